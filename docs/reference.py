@@ -4,8 +4,9 @@
 reference.py MAN HOISTCTL OUT VERSION
 
 MAN: where the manual pages are (they are made with the programs). HOISTCTL: the
-program, which has the schemas of what it prints. OUT: gets html/index.html; html/cpp is Doxygen's. Ends with 1 if anything public is not
-described, or a reference leads nowhere; all complaints are on stderr.
+program, which has the schemas of what it prints. OUT: gets html/index.html; html/cpp is
+Doxygen's. Ends with 1 if anything public is not described, or a reference leads
+nowhere; all complaints are on stderr.
 """
 
 import os

@@ -2,16 +2,23 @@
 # Tries hoist on a machine with a GPU that has no compiler's packages and no
 # network: Ubuntu 24.04 or Debian 12, Python with torch.
 #
-#   scripts/gpu_check.sh pack [TARGET...]  builds here, and lays what the other
-#                                          machine needs into .gpu/ (< 60 MiB)
-#   scripts/gpu_check.sh pack-python       the Python packages that the PyTorch
-#                                          tests need into .gpu/ too: diffusers,
-#                                          torchao, peft, ... (8 MiB)
-#   scripts/gpu_check.sh pack-model        MiniLM in two halves, .gpu-m0/ and
-#                                          .gpu-m1/, 42 MiB each: carry one a call
-#   scripts/gpu_check.sh there [STEP...]   runs there, from the repository's
-#                                          root; all steps if none is named
-#   scripts/gpu_check.sh steps             lists the steps
+#   scripts/gpu_check.sh pack [--from BUILD] [TARGET...]
+#                                         builds here (BUILD: takes what lies
+#                                         there), and lays programs, tests and
+#                                         libraries into .gpu/
+#   scripts/gpu_check.sh pack-python      adds the Python packages that the
+#                                         PyTorch tests need: diffusers, torchao,
+#                                         peft, ... (8 MiB)
+#   scripts/gpu_check.sh pack-model       adds MiniLM (83 MB)
+#   scripts/gpu_check.sh take             there: keeps the parts that lie here
+#   scripts/gpu_check.sh there [STEP...]  there, from the repository's root: takes
+#                                         the last parts, and runs; all steps if
+#                                         none is named
+#   scripts/gpu_check.sh steps            lists the steps
+#
+# Each `pack` cuts all of .gpu/ into .gpu-kit/1, .gpu-kit/2, ..., of less than
+# 55 MiB each, since a call carries 64. Carry one a call: `take` for each, or
+# `there` with the last.
 #
 # Each step's log goes to $OUT (default build/gpu_check); a table comes last.
 # A step is a function step_<name>; it fails by its exit status, and what it
@@ -21,7 +28,8 @@ cd "$(dirname "$0")/.." || exit 1
 . scripts/serve.lib.sh
 
 kit=$PWD/.gpu/hoist
-limit_mib=60
+part_mib=54
+taken=${TMPDIR:-/tmp}/hoist-kit
 logs=${OUT:-$PWD/build/gpu_check}
 export PYTHONPATH=$kit/python HOIST_LIBRARY=$kit/lib/libhoist.so.0
 export PYTHONDONTWRITEBYTECODE=1
@@ -34,34 +42,60 @@ ignore() {  # PATTERN: in this clone alone.
 }
 
 pack_model() {
-  local half
   scripts/setup.sh || return
-  ignore '/.gpu-m*/'
-  rm -rf .gpu-m0 .gpu-m1
-  mkdir .gpu-m0 .gpu-m1
-  tar -C build/models -cf - minilm | gzip -6 | split -b 44M -d -a 1 - build/minilm.
-  for half in 0 1; do mv "build/minilm.$half" ".gpu-m$half/part"; done
-  du -sm .gpu-m0 .gpu-m1
+  mkdir -p .gpu
+  cp -r build/models .gpu/
+  cut_kit
 }
 
-fits() {
-  local size
-  size=$(du -sm .gpu | cut -f1)
-  if [[ $size -ge $limit_mib ]]; then
-    echo ".gpu holds $size MiB, the limit is $limit_mib:" >&2
-    du -am .gpu | sort -rn | head -20 >&2
-    return 1
-  fi
-  echo ".gpu: $size MiB; run 'scripts/gpu_check.sh there' beside it"
+# .gpu/ into .gpu-kit/, whose parts each say how many there are.
+cut_kit() {
+  local part number=0 count
+  ignore '/.gpu/'
+  ignore '/.gpu-kit/'
+  rm -rf .gpu-kit
+  mkdir .gpu-kit
+  tar -C .gpu -cf - . | xz -T0 -3 |
+    split -b "${part_mib}M" -a 2 - .gpu-kit/part. || return
+  count=$(find .gpu-kit -type f | wc -l)
+  for part in .gpu-kit/part.*; do
+    number=$((number + 1))
+    mkdir ".gpu-kit/$number"
+    mv "$part" ".gpu-kit/$number/$number-of-$count"
+  done
+  du -m .gpu-kit/*/*
+}
+
+# Keeps the parts that were carried in this call; unpacks them once all are
+# there. A part of another kit takes the place of that kit.
+take() {
+  local part count
+  mkdir -p "$taken"
+  for part in .gpu-kit/*/*-of-*; do
+    [[ -f $part ]] || continue
+    [[ -e $taken/of-${part##*-of-} ]] || rm -f "$taken"/*
+    touch "$taken/of-${part##*-of-}"
+    mv "$part" "$taken/"
+  done
+  count=$(find "$taken" -name 'of-*' -printf '%f' | cut -c4-)
+  if [[ -z $count ]]; then return; fi
+  local have
+  have=$(find "$taken" -name '*-of-*' | wc -l)
+  echo "kit: $have of $count parts"
+  [[ $have == "$count" ]] || return 0
+  rm -rf .gpu
+  mkdir .gpu
+  find "$taken" -name '*-of-*' | sort -V | xargs cat | tar -C .gpu -xJf - || return
+  rm -rf "$taken"
+  if [[ -d .gpu/models ]]; then mkdir -p build && cp -r .gpu/models build/; fi
 }
 
 pack_python() {
   scripts/setup.sh --no-model --for-tests --with-torch || return
-  ignore '/.gpu/'
   mkdir -p .gpu
   "${HOIST_VENV:-build/venv}/bin/python" scripts/carried_python.py \
     pack .gpu/python.tar.xz || return
-  fits
+  cut_kit
 }
 
 # Puts what this machine's Python lacks of pack-python on its path.
@@ -81,15 +115,18 @@ use_python() {  # [NAME...]: these alone, and what they need.
   export PYTHONPATH=$PWD/client/python${missing:+:$missing}
 }
 
-pack() {
+pack() {  # [--from BUILD] [TARGET...]
   local args=() target
-  ignore '/.gpu/'
+  if [[ ${1:-} == --from ]]; then
+    args=(--from "${2:?--from needs a build folder}")
+    shift 2
+  fi
   for target in "$@"; do args+=(--target "$target"); done
   scripts/package.sh --with-tests --dir "$kit" ${args:+"${args[@]}"} || return
   rm -rf "$kit/share/doc"
   # The tests' fake driver must not stand in for the real one.
   find "$kit" -name 'libcuda.so*' -delete
-  fits
+  cut_kit
 }
 
 # Runs a GoogleTest program and reports its counts.
@@ -213,12 +250,8 @@ step_never_hang() {
 
 step_embed() {
   if [[ ! -d build/models/minilm ]]; then
-    if [[ ! -f .gpu-m0/part || ! -f .gpu-m1/part ]]; then
-      echo "left out: needs both halves of pack-model" >&3
-      return
-    fi
-    mkdir -p build/models
-    cat .gpu-m0/part .gpu-m1/part | tar -C build/models -xzf - || return
+    echo "left out: needs pack-model" >&3
+    return
   fi
   HOIST_BIN=$kit/bin scripts/quickstart.sh || return
   echo "MiniLM on the GPU, against transformers" >&3
@@ -231,7 +264,7 @@ libtorch_build() {  # FOLDER [OPTION...]
   if command -v ninja >/dev/null; then set -- -G Ninja "$@"; fi
   cmake -S client/examples/libtorch -B "$build" -DCMAKE_BUILD_TYPE=Release \
     -DHOIST_ROOT="$kit" -DHOIST_TORCH_PYTHON=python3 \
-    -DHOIST_TORCH_CHECK="$tests/check.cc;$tests/in_place.cc;$tests/views.cc" "$@" &&
+    -DHOIST_TORCH_CHECK="$tests/check.cc;$tests/in_place.cc;$tests/undone.cc;$tests/views.cc" "$@" &&
     cmake --build "$build" -j "$(nproc)"
 }
 
@@ -240,6 +273,7 @@ libtorch() {  # FOLDER
   folder=$(mktemp -d)
   "$1/check" --folder "$folder" | tee /dev/fd/2 | tail -1 >&3 || return
   "$1/in_place" "$HOIST_SOCKET" "$folder" | tee /dev/fd/2 | tail -1 >&3 || return
+  "$1/undone" "$HOIST_SOCKET" "$folder" | tee /dev/fd/2 | tail -1 >&3 || return
   "$1/views" "$HOIST_SOCKET" | tee /dev/fd/2 | tail -1 >&3 || return
   "$1/transformer" --width 2048 --layers 16 --tokens 128 --passes 5 |
     tee /dev/fd/2 | tail -1 >&3 || return
@@ -348,7 +382,9 @@ steps_known() {  # In the order they are written in.
 there() {
   local step rc started bad=0 table note
   local steps=("$@")
-  [[ -d $kit ]] || { echo "no $kit: run scripts/gpu_check.sh pack" >&2; return 1; }
+  take || return
+  [[ -d $kit ]] ||
+    { echo "no $kit: run scripts/gpu_check.sh pack, and carry each part" >&2; return 1; }
   if [[ ${#steps[@]} == 0 ]]; then mapfile -t steps < <(steps_known); fi
   mkdir -p "$logs"
   table=$(mktemp) note=$(mktemp)
@@ -377,6 +413,7 @@ case ${1:-} in
   pack) shift; pack "$@" ;;
   pack-model) pack_model ;;
   pack-python) pack_python ;;
+  take) take ;;
   there) shift; there "$@" ;;
   steps) steps_known ;;
   -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0" ;;

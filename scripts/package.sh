@@ -22,8 +22,8 @@
 #
 # Shared libraries come along in lib/hoist, all but glibc's and the driver's.
 # libhoist has lib/ for itself: it lives in somebody else's process, and must use
-# that process's libstdc++, so it has no search path of its own, and who links
-# with -L lib finds no other library there.
+# that process's libstdc++. So it has no search path of its own, and a link with
+# -L lib finds no other library there.
 #
 # share/hoist/built-from names the sources (see scripts/sources.lib.sh).
 set -euo pipefail

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# hoist's main job, from a bare machine: sets up, builds, starts a hoistd of
-# its own (CUDA if there is a GPU, else emulated), loads a model, and runs
-# workers that stage its weights group by group on a device budget smaller than
-# the model. It stops what it started.
+# hoist's main job, from a bare machine: sets up, builds, and starts a hoistd
+# of its own (CUDA if there is a GPU, else emulated). It then loads a model,
+# and runs workers that stage its weights group by group on a device budget
+# smaller than the model. It stops what it started.
 #
 #   scripts/quickstart.sh          all-MiniLM-L6-v2: sentence embeddings, by a
 #                                  Python, a C++ and, where torch is installed,
@@ -68,7 +68,8 @@ build() {
   progress "build: configuring" build/logs/configure.log \
     cmake --preset release -DHOIST_BUILD_TESTS=OFF
   progress "build" build/logs/build.log \
-    cmake --build --preset release -j "$(nproc)"
+    cmake --build --preset release -j "$(nproc)" --target \
+      hoistd hoistctl hoist_client embed_worker
 }
 
 unpack() {  # PACKAGE: to build/unpacked.

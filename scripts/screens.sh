@@ -4,9 +4,9 @@
 #
 #   scripts/screens.sh [BUILD]  BUILD: the build folder (default build/dev)
 #
-# It starts a hoistd of its own with an emulated device of 64 MiB, loads a model
-# of 96, and shows it while one worker streams the model and another has leased a
-# group of it.
+# It starts a hoistd of its own with an emulated device of 64 MiB, and loads a
+# model of 96. It shows the model while one worker streams it and another has
+# leased a group of it.
 set -euo pipefail
 case ${1:-} in
   -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;;

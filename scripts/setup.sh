@@ -38,7 +38,7 @@ to_build=(
   g++ cmake ninja-build pkg-config patchelf
   # hoistd and hoistctl.
   libabsl-dev libgrpc++-dev libprotobuf-dev protobuf-compiler
-  protobuf-compiler-grpc liburing-dev libsqlite3-dev libssl-dev libxxhash-dev
+  protobuf-compiler-grpc liburing-dev libssl-dev libxxhash-dev
   libspdlog-dev libtomlplusplus-dev libcli11-dev libsystemd-dev nlohmann-json3-dev
   # libhoist.
   libprotobuf-c-dev protobuf-c-compiler
@@ -154,7 +154,7 @@ pip() {  # WHAT ARGUMENT...: a line of the screen, and pip's arguments.
 install_python() {
   local modules=(numpy) from=(-r scripts/python-requirements.txt)
   if [[ $want_tests == 1 ]]; then
-    modules+=(pytest grpc google.protobuf kubernetes_validate sphinx
+    modules+=(pytest pytest_rerunfailures grpc google.protobuf kubernetes_validate sphinx
       jsonschema)
     from+=(-r scripts/python-test-requirements.txt)
   fi

@@ -55,8 +55,8 @@ std::string WhoseShare(const v1::SetShareRequest& request) {
   switch (request.of_case()) {
     case v1::SetShareRequest::kLoadsOfDevice:
       return "loads of device " + std::to_string(request.loads_of_device());
-    case v1::SetShareRequest::kCopierId:
-      return "copier " + std::to_string(request.copier_id());
+    case v1::SetShareRequest::kPermitId:
+      return "permit " + std::to_string(request.permit_id());
     default:
       return "plan " + std::to_string(request.plan_id());
   }
@@ -91,7 +91,7 @@ int Load(Connection& daemon, const v1::LoadRequest& request,
     last = progress;
   }
   if (output.terminal && !output.json && last.has_value()) output.out << '\n';
-  const grpc::Status status = stream->Finish();
+  const grpc::Status status = daemon.Finish(*context, *stream);
   if (!status.ok()) return daemon.Fail(status, output);
   if (!output.json && last.has_value()) PrintLoaded(*last, request, output);
   return kExitOk;
@@ -113,7 +113,7 @@ int Check(Connection& daemon, const v1::CheckRequest& request,
     }
   }
   if (output.terminal && !output.json) output.out << '\n';
-  const grpc::Status status = stream->Finish();
+  const grpc::Status status = daemon.Finish(*context, *stream);
   if (!status.ok()) return daemon.Fail(status, output);
   const int damaged = static_cast<int>(progress.damaged());
   if (output.json) return damaged == 0 ? kExitOk : kExitDamaged;
@@ -214,7 +214,7 @@ int Drain(Connection& daemon, const v1::DrainRequest& request,
                  << HumanBytes(holder.leased_bytes()) << std::endl;
     }
   }
-  const grpc::Status status = stream->Finish();
+  const grpc::Status status = daemon.Finish(*context, *stream);
   if (!status.ok()) return daemon.Fail(status, output);
   return kExitOk;
 }
@@ -241,7 +241,7 @@ int Watch(Connection& daemon, const Output& output) {
     if (!event.detail().empty()) output.out << "  " << Shown(event.detail());
     output.out << std::endl;
   }
-  const grpc::Status status = stream->Finish();
+  const grpc::Status status = daemon.Finish(*context, *stream);
   if (!status.ok()) return daemon.Fail(status, output);
   return kExitOk;
 }

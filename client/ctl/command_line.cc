@@ -294,12 +294,12 @@ class CommandLine {
         [this](uint32_t device) { parsed_.share.set_loads_of_device(device); },
         "no plan, but what is loaded and prefetched to this device; it has "
         "what others leave, and --max-rate alone");
-    CLI::Option* copier = share->add_option_function<uint64_t>(
-        "--copier", [this](uint64_t id) { parsed_.share.set_copier_id(id); },
+    CLI::Option* permit = share->add_option_function<uint64_t>(
+        "--permit", [this](uint64_t id) { parsed_.share.set_permit_id(id); },
         "no plan, but copies that a worker makes itself; `hoistctl status` has "
         "its number");
-    loads->excludes(plan, copier);
-    copier->excludes(plan);
+    loads->excludes(plan, permit);
+    permit->excludes(plan);
     CLI::Option* of_weight =
         share
             ->add_option_function<uint32_t>(
@@ -333,7 +333,7 @@ class CommandLine {
         ->transform(AsRate());
     share->callback([this] {
       if (parsed_.share.of_case() == v1::SetShareRequest::OF_NOT_SET) {
-        throw CLI::RequiredError("PLAN, --copier or --loads");
+        throw CLI::RequiredError("PLAN, --permit or --loads");
       }
       if (parsed_.share.has_change()) return;
       throw CLI::RequiredError("--weight, --priority or --max-rate");
@@ -488,7 +488,7 @@ class CommandLine {
                      "a key, or a table, such as host (default: all)");
     CLI::App* doctor =
         Add("doctor",
-            "what this node lacks, and what would do; reads a model for the "
+            "what this node lacks, and the remedy; reads a model for the "
             "disk's rate",
             [this](Connection& daemon, const Output& output) {
               return Doctor(daemon, parsed_.doctor, output);

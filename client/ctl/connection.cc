@@ -8,7 +8,9 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <future>
 #include <sstream>
+#include <thread>
 
 #include "client/ctl/text.h"
 #include "google/protobuf/struct.pb.h"
@@ -106,7 +108,7 @@ Connection::Connection(const std::string& named, milliseconds timeout)
     : timeout_(timeout),
       end_(std::chrono::steady_clock::now() + timeout),
       candidates_(SocketsToTry(named)),
-      socket_(FirstThatAnswers()) {}
+      socket_(FirstAnswering()) {}
 
 milliseconds Connection::Left() const {
   return std::max(milliseconds(1),
@@ -128,7 +130,7 @@ std::vector<std::string> Connection::SocketsToTry(
   return sockets;
 }
 
-std::string Connection::FirstThatAnswers() const {
+std::string Connection::FirstAnswering() const {
   for (const std::string& socket : candidates_) {
     const int error = TryToConnect(socket);
     // A full queue is somebody's who lives.
@@ -212,6 +214,26 @@ bool Connection::Opens(const Output& output) const {
   }
   WriteError(output, "UNAVAILABLE", why.str(), /*show_code=*/false);
   return false;
+}
+
+grpc::Status Connection::Finish(
+    grpc::ClientContext& context,
+    grpc::internal::ClientStreamingInterface& stream) const {
+  std::promise<void> finished;
+  bool gave_up = false;
+  std::thread watch([&, done = finished.get_future()] {
+    gave_up = done.wait_for(timeout_) == std::future_status::timeout;
+    if (gave_up) context.TryCancel();
+  });
+  grpc::Status status = stream.Finish();
+  finished.set_value();
+  watch.join();
+  if (!gave_up || status.error_code() != grpc::StatusCode::CANCELLED) {
+    return status;
+  }
+  return {grpc::StatusCode::INTERNAL,
+          "hoistd has sent what this hoistctl cannot decode; are both of one "
+          "release? `hoistctl version` tells"};
 }
 
 int Connection::Fail(const grpc::Status& status, const Output& output) const {

@@ -11,6 +11,7 @@
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/support/status.h"
+#include "grpcpp/support/sync_stream.h"
 #include "hoist/v1/admin.grpc.pb.h"
 
 namespace hoist::ctl {
@@ -56,6 +57,10 @@ class Connection {
   v1::Admin::Stub& admin() { return *admin_; }
   // Of one call.
   std::unique_ptr<grpc::ClientContext> context(Lasts lasts) const;
+  // What a stream that brings nothing more has ended with. INTERNAL: with a
+  // message that cannot be decoded; hoistd does not know, and would go on.
+  grpc::Status Finish(grpc::ClientContext& context,
+                      grpc::internal::ClientStreamingInterface& stream) const;
   // Writes "hoistctl: CODE: reason" in one line and says what to exit with.
   int Fail(const grpc::Status& status, const Output& output) const;
   // Connects. kExitOk, or writes why that failed: kExitNoDaemon.
@@ -67,7 +72,7 @@ class Connection {
   // 0, or the errno of connecting. EAGAIN: nobody accepts.
   int TryToConnect(const std::string& path) const;
   std::vector<std::string> SocketsToTry(const std::string& named) const;
-  std::string FirstThatAnswers() const;
+  std::string FirstAnswering() const;
   // Writes why no socket opens, if so; whether one does.
   bool Opens(const Output& output) const;
   // kExitOk: the call's own connection lives, or a new one is served; else

@@ -34,8 +34,8 @@ UniqueFd Open(const std::string& path, bool& direct) {
 }
 
 // What one thread reads of the pieces that are left.
-void Read(int fd, uint64_t end, Clock::time_point until,
-          std::atomic<uint64_t>& next, std::atomic<uint64_t>& done) {
+void ReadPieces(int fd, uint64_t end, Clock::time_point until,
+                std::atomic<uint64_t>& next, std::atomic<uint64_t>& done) {
   constexpr size_t kAlignment = 4096;
   const std::unique_ptr<void, decltype(&std::free)> buffer(
       std::aligned_alloc(kAlignment, kPiece), &std::free);
@@ -89,7 +89,7 @@ std::optional<DiskRate> MeasureDisk(const std::string& path) {
   std::vector<std::thread> threads;
   for (int i = 0; i < kThreads; ++i) {
     threads.emplace_back(
-        [&] { Read(fd.get(), end, begin + kMostTime, next, done); });
+        [&] { ReadPieces(fd.get(), end, begin + kMostTime, next, done); });
   }
   for (std::thread& thread : threads) thread.join();
   const std::chrono::duration<double> took = Clock::now() - begin;

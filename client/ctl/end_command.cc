@@ -16,15 +16,15 @@ namespace hoist::ctl {
 namespace {
 
 // Not OK: there is none, or nobody could be asked.
-struct Found {
+struct FoundSession {
   grpc::Status status;
   v1::SessionStatus session;
 };
 
-Found Find(Connection& daemon, uint64_t id) {
+FoundSession FindSession(Connection& daemon, uint64_t id) {
   const auto context = daemon.context(Lasts::kTimeout);
   v1::ListSessionsResponse all;
-  Found found;
+  FoundSession found;
   found.status = daemon.admin().ListSessions(context.get(), {}, &all);
   if (!found.status.ok()) return found;
   for (const v1::SessionStatus& session : all.sessions()) {
@@ -70,7 +70,7 @@ grpc::Status Kill(Connection& daemon, const v1::SessionStatus& session) {
   if (!process.valid()) return NotKilled(session, errno);
   // While the session is there its process lives: what was opened is that one,
   // and nobody who has got its number since.
-  const Found still = Find(daemon, session.id());
+  const FoundSession still = FindSession(daemon, session.id());
   if (still.status.error_code() == grpc::StatusCode::NOT_FOUND) {
     return grpc::Status::OK;
   }
@@ -89,7 +89,7 @@ grpc::Status AwaitGone(Connection& daemon,
   const auto end = std::chrono::steady_clock::now() +
                    std::chrono::milliseconds(request.deadline_ms());
   while (true) {
-    const grpc::Status found = Find(daemon, request.session_id()).status;
+    const grpc::Status found = FindSession(daemon, request.session_id()).status;
     if (found.error_code() == grpc::StatusCode::NOT_FOUND) {
       return grpc::Status::OK;
     }
@@ -109,7 +109,7 @@ int End(Connection& daemon, const v1::EndSessionRequest& request, bool kills,
         const Output& output) {
   v1::EndSessionResponse ended;
   if (kills) {
-    const Found found = Find(daemon, request.session_id());
+    const FoundSession found = FindSession(daemon, request.session_id());
     if (!found.status.ok()) return daemon.Fail(found.status, output);
     const grpc::Status killed = Kill(daemon, found.session);
     if (!killed.ok()) return daemon.Fail(killed, output);

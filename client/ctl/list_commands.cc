@@ -17,6 +17,14 @@ std::string Readers(v1::Readers readers) {
   return readers == v1::READERS_EVERYONE ? "everyone" : "owner";
 }
 
+// "11 of 35": the others are gone.
+std::string GroupsText(const v1::ModelSummary& model) {
+  const std::string there = std::to_string(model.groups());
+  if (model.missing_groups() == 0) return there;
+  return there + " of " +
+         std::to_string(model.groups() + model.missing_groups());
+}
+
 // "device 0 (2 leases, pinned), host".
 std::string CopiesOf(const v1::GroupStatus& group) {
   std::string all;
@@ -96,7 +104,7 @@ int ShowModels(Connection& daemon, const Output& output) {
   for (const v1::ModelSummary& model : response.models()) {
     table.Add({Shown(model.name()), Hex(model.fingerprint()).substr(0, 12),
                UserName(model.owner_tenant(), model.owner_uid()),
-               Readers(model.readers()), std::to_string(model.groups()),
+               Readers(model.readers()), GroupsText(model),
                std::to_string(model.tensors()), HumanBytes(model.image_bytes()),
                HumanBytes(model.device_bytes()), HumanBytes(model.host_bytes()),
                HumanBytes(model.disk_bytes()), Shown(model.source())});

@@ -24,7 +24,8 @@ std::string DeviceNameOf(const v1::NodeStatus& status, uint32_t index) {
   return "";
 }
 
-std::string WhatOf(const v1::NodeStatus& status, const v1::TierStatus& tier) {
+std::string Breakdown(const v1::NodeStatus& status,
+                      const v1::TierStatus& tier) {
   std::string what;
   if (tier.tier() == v1::TIER_DEVICE) {
     what = Shown(DeviceNameOf(status, tier.device()));
@@ -34,6 +35,7 @@ std::string WhatOf(const v1::NodeStatus& status, const v1::TierStatus& tier) {
     if (!what.empty()) what += "; ";
     what += HumanBytes(bytes) + text;
   };
+  if (tier.full_ms() > 0) what = "full for " + HumanTime(tier.full_ms());
   add(tier.shared_bytes(), " shared by several groupings");
   add(tier.doubled_bytes(), " doubled for several groupings");
   add(tier.unsaved_bytes(), " published that no disk has");
@@ -69,6 +71,20 @@ std::string HeldBy(const v1::TierStatus& tier) {
             HumanBytes(others);
   }
   return text;
+}
+
+// What a full disk threatens, and the remedy.
+void PrintFullDisk(const v1::NodeStatus& status, std::ostream& out) {
+  uint64_t unsaved = 0;
+  for (const v1::TierStatus& tier : status.tiers()) {
+    unsaved += tier.unsaved_bytes();
+    if (tier.full_ms() == 0) continue;
+    out << "the disk is full: " << HumanBytes(unsaved)
+        << " published are on no disk. Room for that much in disk.spill_dir "
+           "and "
+           "disk.spill_capacity would be enough, or `hoistctl evict "
+           "--forget`\n";
+  }
 }
 
 }  // namespace
@@ -108,9 +124,10 @@ void PrintTiers(const v1::NodeStatus& status, std::ostream& out) {
                Bar(tier.used_bytes(), tier.capacity_bytes(), kBarColumns),
                HumanBytes(tier.capacity_bytes()), HumanBytes(tier.used_bytes()),
                HumanBytes(tier.leased_bytes()), HumanBytes(tier.pinned_bytes()),
-               HumanBytes(tier.largest_free_bytes()), WhatOf(status, tier)});
+               HumanBytes(tier.largest_free_bytes()), Breakdown(status, tier)});
   }
   table.Print(out);
+  PrintFullDisk(status, out);
   for (const v1::TierStatus& tier : status.tiers()) {
     const std::string held = HeldBy(tier);
     if (held.empty()) continue;

@@ -41,15 +41,15 @@ void PrintMoved(const v1::Counters& counters, std::ostream& out) {
   }
 }
 
-// "  copier 3, session 7 (train): 1.0 GiB in 40 grants, ..."
-void PrintCopier(const v1::CopierStatus& copier, std::ostream& out) {
-  out << "  copier " << copier.id() << ", session " << copier.session_id()
-      << " (" << Shown(copier.client_name())
-      << "): " << HumanBytes(copier.copied_bytes()) << " to the device in "
-      << copier.grants() << " grants";
-  if (copier.late_grants() > 0) out << " (" << copier.late_grants() << " late)";
-  out << ", " << HumanBytes(copier.read_bytes()) << " from it; "
-      << ShareText(copier.share()) << "\n";
+// "  permit 3, session 7 (train): 1.0 GiB in 40 grants, ..."
+void PrintPermit(const v1::PermitStatus& permit, std::ostream& out) {
+  out << "  permit " << permit.id() << ", session " << permit.session_id()
+      << " (" << Shown(permit.client_name())
+      << "): " << HumanBytes(permit.copied_bytes()) << " to the device in "
+      << permit.grants() << " grants";
+  if (permit.late_grants() > 0) out << " (" << permit.late_grants() << " late)";
+  out << ", " << HumanBytes(permit.read_bytes()) << " from it; "
+      << ShareText(permit.share()) << "\n";
 }
 
 // "link of device 0: 1.0 GiB for plans, ..."
@@ -70,13 +70,13 @@ void PrintLinks(const v1::NodeStatus& status, std::ostream& out) {
     }
     out << "\n";
     if (link.own_bytes() + link.own_read_bytes() > 0 ||
-        link.copiers_size() > 0) {
+        link.permits_size() > 0) {
       out << "  copied by workers: " << HumanBytes(link.own_bytes())
           << " to the device, " << HumanBytes(link.own_read_bytes())
           << " from it\n";
     }
-    for (const v1::CopierStatus& copier : link.copiers()) {
-      PrintCopier(copier, out);
+    for (const v1::PermitStatus& permit : link.permits()) {
+      PrintPermit(permit, out);
     }
   }
 }

@@ -4,6 +4,8 @@
 #include <cctype>
 #include <cstdio>
 
+#include "hoist/shared/printable.h"
+
 namespace hoist::ctl {
 namespace {
 
@@ -11,23 +13,6 @@ std::string HexByte(unsigned char byte) {
   char text[8];
   std::snprintf(text, sizeof(text), "%02x", byte);
   return text;
-}
-
-// Bytes of the well-formed, printable code point at `text`; 0 if it is none.
-size_t PrintableLength(std::string_view text) {
-  const auto lead = static_cast<unsigned char>(text[0]);
-  if (lead < 0x80) return lead >= 0x20 && lead != 0x7f ? 1 : 0;
-  const size_t length = (lead >> 5) == 0x06   ? 2
-                        : (lead >> 4) == 0x0e ? 3
-                        : (lead >> 3) == 0x1e ? 4
-                                              : 0;
-  if (length == 0 || length > text.size()) return 0;
-  for (size_t i = 1; i < length; ++i) {
-    if ((static_cast<unsigned char>(text[i]) & 0xc0) != 0x80) return 0;
-  }
-  // U+0080 to U+009F are control characters too.
-  if (lead == 0xc2 && static_cast<unsigned char>(text[1]) < 0xa0) return 0;
-  return length;
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ std::string CapText(uint64_t max_bytes_per_second);
 std::string ShareText(const hoist::v1::Share& share);
 // A tenant's name, else the uid.
 std::string UserName(const std::string& tenant, uint32_t uid);
-// Control characters and broken UTF-8 as "\x1b", so that a name that a client
+// What PrintableLength does not show, as "\x1b", so that a name that a client
 // chose cannot steer the terminal.
 std::string Shown(std::string_view text);
 // Columns that the text takes; a code point is taken for one.

@@ -102,7 +102,7 @@ int RecordTrace(Connection& daemon, const TraceOptions& options,
     sink.Write(json.Take());
     if (!sink.error().empty()) context->TryCancel();
   }
-  const grpc::Status status = stream->Finish();
+  const grpc::Status status = daemon.Finish(*context, *stream);
   if (!began) return daemon.Fail(status, output);
   json.Finish();
   sink.Write(json.Take());

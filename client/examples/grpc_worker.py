@@ -4,13 +4,14 @@
 grpc_worker.py SOCKET MODEL [--path PATH] [--compare FILE] [--descriptors FILE]
 
 Stages every group of a model that is loaded (or lies at PATH, below hoistd's
-model_roots) over the gRPC service hoist.v1.Worker, opens the device memory by
-its legacy CUDA IPC handle (or, on the emulated device, maps it), and compares
-each tensor with a safetensors FILE. A lease lives as long as its stream: ending
-the call releases it. Exit status: 0 if all is equal, else 1.
+model_roots) over the gRPC service hoist.v1.Worker. It opens the device memory
+by its legacy CUDA IPC handle (or, on the emulated device, maps it), and
+compares each tensor with a safetensors FILE. A lease lives as long as its
+stream: ending the call releases it. Exit status: 0 if all is equal, else 1.
 
-The messages are built from --descriptors, what `protoc --descriptor_set_out`
-wrote; by default from hoist's own archive, or by `protoc` from a checkout.
+The messages are built from --descriptors, the output of
+`protoc --descriptor_set_out`; by default from hoist's own archive, or by
+`protoc` from a checkout.
 """
 
 from __future__ import annotations

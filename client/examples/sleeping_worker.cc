@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "hoist/hoist_berth.h"
+#include "hoist/hoist_fixed_mapping.h"
 
 namespace {
 
@@ -56,10 +56,10 @@ struct Awake {
   hoist::Model model;
 };
 
-uint64_t Sum(const hoist::Berth& berth, const hoist::Model& model) {
+uint64_t Sum(const hoist::FixedMapping& mapping, const hoist::Model& model) {
   uint64_t sum = 0;
   for (uint32_t group = 0; group < model.group_count(); ++group) {
-    const auto* bytes = static_cast<const uint8_t*>(berth.address(group));
+    const auto* bytes = static_cast<const uint8_t*>(mapping.address(group));
     for (uint64_t i = 0; i < model.group_image_bytes(group); ++i) {
       sum = sum * 31 + bytes[i];
     }
@@ -80,24 +80,25 @@ int main(int argc, char** argv) {
   const std::string file = argv[argc - 1];
   std::vector<uint32_t> groups;
   uint64_t before = 0;
-  hoist::Berth berth(nullptr);
+  hoist::FixedMapping mapping(nullptr);
   {
     Awake awake(socket, file);
     for (uint32_t i = 0; i < awake.model.group_count(); ++i) {
       groups.push_back(i);
     }
-    berth = Take(hoist::Berth::Create(awake.session, awake.model, groups));
-    Check(berth.Fill(awake.session, awake.model, groups, kPatience));
-    before = Sum(berth, awake.model);
-    Check(berth.Empty());
+    mapping =
+        Take(hoist::FixedMapping::Create(awake.session, awake.model, groups));
+    Check(mapping.Fill(awake.session, awake.model, groups, kPatience));
+    before = Sum(mapping, awake.model);
+    Check(mapping.Empty());
   }
   std::puts("asleep");
   std::fflush(stdout);
   std::string line;
   std::getline(std::cin, line);
   Awake awake(socket, file);
-  Check(berth.Fill(awake.session, awake.model, groups, kPatience));
-  const bool equal = Sum(berth, awake.model) == before;
+  Check(mapping.Fill(awake.session, awake.model, groups, kPatience));
+  const bool equal = Sum(mapping, awake.model) == before;
   std::printf("%zu groups, %s\n", groups.size(), equal ? "equal" : "NOT equal");
   return equal ? 0 : 1;
 }

@@ -1,5 +1,7 @@
 #include "daemon/base/status.h"
 
+#include <cerrno>
+
 #include "absl/strings/str_cat.h"
 
 namespace hoistd {
@@ -8,6 +10,8 @@ absl::Status ToAbsl(const hoist::Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.code()),
                       status.message());
 }
+
+bool OutOfFds(int error) { return error == EMFILE || error == ENFILE; }
 
 absl::Status ErrnoToStatus(int error, absl::string_view what) {
   return ToAbsl(hoist::ErrnoStatus(error, {what.data(), what.size()}));

@@ -20,6 +20,9 @@ absl::StatusOr<T> ToAbsl(hoist::Result<T> result) {
   return std::move(result).value();
 }
 
+// This process, or the system, has no descriptor left.
+bool OutOfFds(int error);
+
 // errno as a Status; the mapping is shared/'s.
 absl::Status ErrnoToStatus(int error, absl::string_view what);
 

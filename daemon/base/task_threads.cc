@@ -2,12 +2,17 @@
 
 #include <utility>
 
+#include "daemon/base/start_thread.h"
+#include "daemon/base/status.h"
+
 namespace hoistd {
 
-TaskThreads::TaskThreads(int threads) {
+absl::Status TaskThreads::Start(int threads) {
   for (int i = 0; i < threads; ++i) {
-    threads_.emplace_back(&TaskThreads::Work, this);
+    HOIST_ASSIGN_OR_RETURN(threads_.emplace_back(),
+                           StartThread([this] { Work(); }));
   }
+  return absl::OkStatus();
 }
 
 TaskThreads::~TaskThreads() {
@@ -16,6 +21,7 @@ TaskThreads::~TaskThreads() {
     stopping_ = true;
   }
   for (std::thread& thread : threads_) thread.join();
+  Work();  // Where there was none.
 }
 
 void TaskThreads::Post(Task task) {

@@ -14,14 +14,16 @@ namespace hoistd {
 // An executor on one thread or several of its own.
 //
 // Threads:  Post from any. Owns and joins its own; the destructor runs what
-//           was posted before.
+//           was posted before, here if none has started.
 class TaskThreads final : public Executor {
  public:
-  explicit TaskThreads(int threads);
+  TaskThreads() = default;
   ~TaskThreads() override;
   TaskThreads(const TaskThreads&) = delete;
   TaskThreads& operator=(const TaskThreads&) = delete;
 
+  // Once. StartThread's errors: there are fewer, or none.
+  absl::Status Start(int threads);
   void Post(Task task) override ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

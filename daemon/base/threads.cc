@@ -1,7 +1,10 @@
 #include "daemon/base/threads.h"
 
 #include <thread>
+#include <utility>
 
+#include "daemon/base/start_thread.h"
+#include "daemon/base/status.h"
 #include "daemon/base/task_threads.h"
 
 namespace hoistd {
@@ -9,10 +12,9 @@ namespace {
 
 class RunningThread final : public Running {
  public:
-  explicit RunningThread(Loop& loop) : thread_([&loop] { Run(loop); }) {}
+  explicit RunningThread(std::thread thread) : thread_(std::move(thread)) {}
   ~RunningThread() override { thread_.join(); }
 
- private:
   static void Run(Loop& loop) {
     loop.Begin();
     while (!loop.over()) {
@@ -21,16 +23,21 @@ class RunningThread final : public Running {
     }
   }
 
+ private:
   std::thread thread_;
 };
 
 class SystemThreads final : public Threads {
  public:
-  std::unique_ptr<Executor> MakeExecutor(int threads) override {
-    return std::make_unique<TaskThreads>(threads);
+  absl::StatusOr<std::unique_ptr<Executor>> MakeExecutor(int threads) override {
+    auto made = std::make_unique<TaskThreads>();
+    HOIST_RETURN_IF_ERROR(made->Start(threads));
+    return made;
   }
-  std::unique_ptr<Running> Start(Loop& loop) override {
-    return std::make_unique<RunningThread>(loop);
+  absl::StatusOr<std::unique_ptr<Running>> Start(Loop& loop) override {
+    HOIST_ASSIGN_OR_RETURN(std::thread thread,
+                           StartThread([&loop] { RunningThread::Run(loop); }));
+    return std::make_unique<RunningThread>(std::move(thread));
   }
   void Await(const absl::Notification& done) override {
     done.WaitForNotification();

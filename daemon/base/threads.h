@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 
@@ -53,10 +54,11 @@ class Threads {
  public:
   virtual ~Threads() = default;
 
-  // Of so many threads.
-  virtual std::unique_ptr<Executor> MakeExecutor(int threads) = 0;
+  // Of so many threads. An error, here and in Start: StartThread's.
+  virtual absl::StatusOr<std::unique_ptr<Executor>> MakeExecutor(
+      int threads) = 0;
   // `loop` outlives what is returned.
-  virtual std::unique_ptr<Running> Start(Loop& loop) = 0;
+  virtual absl::StatusOr<std::unique_ptr<Running>> Start(Loop& loop) = 0;
   // Waits for what others are about to do.
   virtual void Await(const absl::Notification& done) = 0;
 };

@@ -17,7 +17,7 @@
 #include "absl/strings/strip.h"
 #include "daemon/base/status.h"
 #include "daemon/config/config_keys.h"
-#include "daemon/terms/user.h"
+#include "daemon/types/user.h"
 #include "hoist/shared/socket_path.h"
 #include "hoist/shared/unique_fd.h"
 

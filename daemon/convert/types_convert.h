@@ -22,7 +22,7 @@
 #include "daemon/model/grouping.h"
 #include "daemon/model/source_tensor.h"
 #include "daemon/model/tensor.h"
-#include "daemon/terms/tier.h"
+#include "daemon/types/tier.h"
 #include "hoist/v1/session.pb.h"
 #include "hoist/v1/types.pb.h"
 

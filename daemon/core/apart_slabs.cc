@@ -9,7 +9,7 @@ ApartSlabs::ApartSlabs(uint64_t begin, uint64_t bytes,
                        ApartDescriptors* descriptors)
     : begin_(begin), descriptors_(descriptors), addresses_(bytes) {}
 
-// A memfd's second one is for reading alone, which a writable one lacks.
+// A memfd has a second, read-only descriptor; a writable one has none.
 uint64_t ApartSlabs::DescriptorsOf(Backing backing) {
   return backing == Backing::kMemfd ? 2 : 1;
 }

@@ -1,9 +1,9 @@
-// Slabs of one image or one piece of an arena each, in the addresses of a
-// device that are kept for them.
+// Slabs that hold one image or one piece of an arena each, in a device's
+// addresses reserved for them.
 //
-// A worker that composes a tensor of images, each of which it may have from
-// another device, must be able to map each by itself: so none may share a slab.
-// There may be ten thousands of them, and nothing looks at each but eviction.
+// A worker may compose a tensor of images from several devices, and must map
+// each image by itself. So no two share a slab. There may be tens of thousands
+// of such slabs; only eviction scans them all.
 #ifndef HOIST_DAEMON_CORE_APART_SLABS_H_
 #define HOIST_DAEMON_CORE_APART_SLABS_H_
 
@@ -17,86 +17,85 @@
 #include "absl/status/status.h"
 #include "daemon/core/extent_map.h"
 #include "daemon/core/zone.h"
-#include "daemon/terms/device.h"
-#include "daemon/terms/ids.h"
+#include "daemon/types/device.h"
+#include "daemon/types/ids.h"
 
 namespace hoistd {
 
-// Descriptors of the process that slabs apart keep, of all devices together.
+// File descriptors of the process that slabs apart keep, over all devices.
 struct ApartDescriptors {
   uint64_t most = std::numeric_limits<uint64_t>::max();
   uint64_t used = 0;
 };
 
-// A slab has its owner from when it is asked for, while it is coming: who
-// waits for it gets it, and nobody else is woken. One that a worker has written
-// to is zeroed before it has another owner; it is free meanwhile, and who takes
-// it waits for that.
+// A slab has its owner from the request on, while it is still coming: that
+// waiter gets it, and nobody else is woken. A slab that a worker has written to
+// is zeroed before its next owner gets it. It is free meanwhile; a new owner
+// waits for the zeroing.
 //
 // Threads:  one at a time.
-// Bounds:   as many slabs as DeviceSpace finds memory for, and no more than
-//           `descriptors` allow, but for what is restored.
+// Bounds:   as many slabs as DeviceSpace finds memory for, within
+//           `descriptors`; restored slabs may exceed those.
 class ApartSlabs {
  public:
   struct Slab {
     Zone zone;
     SlabSpec spec;
-    std::optional<OwnerId> owner;  // nullopt: it is free.
+    std::optional<OwnerId> owner;  // nullopt: free.
     bool coming = true;
-    bool zeroing = false;  // What its last owner wrote is still there.
+    bool zeroing = false;  // Its last owner's bytes are still there.
 
     bool ready() const { return !coming && !zeroing; }
   };
 
-  // Of the device's span, [begin, begin + bytes) is theirs. nullptr: nobody
-  // counts descriptors.
+  // Uses [begin, begin + bytes) of the device's span. nullptr: descriptors are
+  // not counted.
   explicit ApartSlabs(uint64_t begin, uint64_t bytes,
                       ApartDescriptors* descriptors = nullptr);
 
-  // ResourceExhausted: one more would keep too many descriptors.
+  // ResourceExhausted: one more slab would keep too many descriptors.
   absl::Status MayAdd(Backing backing) const;
 
-  // A free slab of exactly these bytes, one that is ready if there is any.
-  // nullptr: there is none.
+  // A free slab of exactly these bytes, preferably a ready one. nullptr: none.
   const Slab* Take(const Zone& zone, uint64_t bytes, OwnerId owner);
-  // One that is to be made. nullptr: the addresses are too scattered.
+  // A slab to be made. nullptr: the addresses are too fragmented.
   const Slab* Add(const Zone& zone, SlabId id, uint64_t bytes, OwnerId owner);
-  // It is there.
+  // The slab was made.
   void Made(uint64_t offset);
-  // Made before this object was, in the order of offsets. InvalidArgument: it
-  // cannot lie there.
+  // A slab made before this object, in the order of offsets. InvalidArgument:
+  // it cannot lie there.
   absl::Status Restore(const Zone& zone, const SlabSpec& spec);
-  // A restored one's image. InvalidArgument: it is not free, or another size.
+  // The image of a restored slab. InvalidArgument: not free, or another size.
   absl::Status RestoreAt(const Zone& zone, uint64_t offset, uint64_t bytes,
                          OwnerId owner);
-  // It has no owner any more, who has not written to it.
+  // Its owner has left it and has not written to it.
   void Free(uint64_t offset);
-  // It is free, and is to be zeroed: an owner has left it, who may have written
-  // to it, or one of the last hoistd's.
+  // Frees the slab and has it zeroed: its owner, or one of the last hoistd's,
+  // may have written to it.
   void FreeToZero(uint64_t offset);
   void Zeroed(uint64_t offset);
-  // It is no more; it was free and there, or could not be made.
+  // Ends a slab that was free and made, or could not be made.
   void Remove(uint64_t offset);
 
   bool Holds(uint64_t offset) const { return offset >= begin_; }
   // nullptr: none begins there.
   const Slab* At(uint64_t offset) const;
-  // nullptr: it is none of these.
+  // nullptr: the slab is none of these.
   const Slab* Find(SlabId id) const;
   const std::map<uint64_t, Slab>& all() const { return slabs_; }
-  // Those that are there and have no owner, and of these the bytes of the
-  // writable ones.
+  // Slabs that are made and have no owner; and the bytes of the writable ones.
   const std::set<uint64_t>& free() const { return free_; }
   uint64_t free_writable() const { return free_writable_; }
   uint64_t used() const { return used_; }
-  // The one of these bytes whose image is worth least. nullopt: none can move.
+  // The slab of these bytes with the least valuable image. nullopt: none can
+  // move.
   std::optional<Hole> Cheapest(const Zone& zone, uint64_t bytes,
                                KeepValueFn value) const;
-  // That the totals are the slabs'; what is not so is our bug. For tests.
+  // Checks that the totals match the slabs; a mismatch is our bug. For tests.
   void Check() const;
 
  private:
-  // The slab's, by which a free one is found.
+  // Properties by which a free slab is found.
   struct Kind {
     Zone zone;
     uint64_t bytes = 0;

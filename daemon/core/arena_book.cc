@@ -4,16 +4,9 @@
 #include <utility>
 
 #include "daemon/base/check.h"
+#include "daemon/base/round.h"
 
 namespace hoistd {
-namespace {
-
-uint64_t RoundUp(uint64_t value, uint64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
-
-}  // namespace
-
 std::vector<ArenaPiece> ArenaBook::Cut(uint64_t bytes, uint64_t piece_bytes,
                                        uint64_t granularity) {
   const uint64_t least = (bytes + kMostPieces - 1) / kMostPieces;

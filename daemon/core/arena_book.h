@@ -1,4 +1,4 @@
-// Host memory that sessions lease to write to: who has which pieces of it.
+// Host memory that sessions lease for writing: who holds which pieces.
 #ifndef HOIST_DAEMON_CORE_ARENA_BOOK_H_
 #define HOIST_DAEMON_CORE_ARENA_BOOK_H_
 
@@ -11,15 +11,15 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "daemon/core/quota.h"
-#include "daemon/terms/ids.h"
-#include "daemon/terms/user.h"
+#include "daemon/types/ids.h"
+#include "daemon/types/user.h"
 
 namespace hoistd {
 
-// A slab of an arena; the worker maps them side by side.
+// A slab of an arena; the worker maps an arena's slabs side by side.
 struct ArenaPiece {
   uint64_t bytes = 0;
-  OwnerId owner;           // Of its place, once it has one.
+  OwnerId owner;           // Of its place, once placed.
   uint64_t offset = 0;     // Likewise, in the device's span.
   bool made_anew = false;  // Else an earlier arena of the user had it.
 };
@@ -30,23 +30,23 @@ struct Arena {
   DeviceIndex device;
   uint64_t bytes = 0;  // Of all pieces.
   std::vector<ArenaPiece> pieces;
-  bool placed = false;  // They have places, some of which may be coming.
-  // Of one that was not granted yet; nullopt: it was.
+  bool placed = false;  // Pieces have places, some perhaps still coming.
+  // Of an arena that is not granted yet; nullopt: granted.
   std::optional<RequestId> request;
   absl::Time deadline;    // For places.
-  uint64_t tried_at = 0;  // Node's space epoch when there were none, and
-  absl::Status blocked;   // why. Unavailable: some are about to come.
+  uint64_t tried_at = 0;  // Node's space epoch at the last refusal,
+  absl::Status blocked;   // and its reason. Unavailable: places are coming.
 };
 
-// An arena counts for its user from when it is asked for.
+// An arena counts for its user from the request on.
 //
 // Threads:  one at a time.
 // Owns:     the arenas. Borrows `quota`, which must outlive this object.
 // Bounds:   their bytes, by quotas and by the memory.
 class ArenaBook {
  public:
-  // Each piece but the last is of `piece_bytes`, or more where they would be
-  // too many for one message.
+  // The most pieces of one arena, so that they fit one message. Each piece but
+  // the last has `piece_bytes`, or more to stay below this.
   static constexpr uint64_t kMostPieces = 240;
   static std::vector<ArenaPiece> Cut(uint64_t bytes, uint64_t piece_bytes,
                                      uint64_t granularity);
@@ -57,30 +57,30 @@ class ArenaBook {
 
   // Sets `bytes`.
   const Arena& Add(ArenaId id, Arena arena);
-  // Its places are nobody's any more.
+  // Its places have no owner any more.
   void Erase(ArenaId id);
-  // It was tried at this epoch, in vain.
+  // A try at this epoch failed.
   void Block(ArenaId id, uint64_t epoch, absl::Status why);
-  // As its pieces, with their places.
+  // Its pieces, with their places.
   void Place(ArenaId id, std::vector<ArenaPiece> pieces);
   void Grant(ArenaId id);
 
   // nullptr: there is none.
   const Arena* Find(ArenaId id) const;
   const Arena& At(ArenaId id) const { return arenas_.at(id); }
-  // Of whose place this is the owner.
+  // The arena whose piece has this owner.
   std::optional<ArenaId> Of(OwnerId owner) const;
   std::vector<ArenaId> Of(SessionId session) const;
   const std::map<ArenaId, Arena>& all() const { return arenas_; }
-  // Those without places, in the order in which they came.
+  // Arenas without places, in order of arrival.
   const std::set<ArenaId>& waiting() const { return waiting_; }
-  // Those of them to be refused. What is about to come is waited for.
+  // Waiting arenas to refuse now. Those with places about to come wait on.
   std::vector<ArenaId> Late(absl::Time now) const;
   absl::Time NextDeadline() const;
 
-  // Puts what the arenas' users hold into `counted`, anew.
+  // Recounts the holdings of the arenas' users into `counted`.
   void CountInto(QuotaBook& counted) const;
-  // What is not so is our bug. For tests.
+  // Checks the book; an inconsistency is our bug. For tests.
   void Check() const;
 
  private:

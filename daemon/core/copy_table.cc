@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
+#include "daemon/model/published_group.h"
 #include "hoist/shared/image_layout.h"
 
 namespace hoistd {
@@ -17,6 +19,12 @@ bool GroupEntry::unsaved() const {
   return !on_disk() && host != copies.end() && host->second.usable();
 }
 
+uint32_t ModelEntry::missing() const {
+  return static_cast<uint32_t>(std::count_if(
+      groups.begin(), groups.end(),
+      [](const GroupEntry& group) { return IsMissing(*group.group); }));
+}
+
 ModelEntry& CopyTable::AddModel(ModelPtr model) {
   auto entry = std::make_unique<ModelEntry>();
   entry->model = std::move(model);
@@ -24,7 +32,38 @@ ModelEntry& CopyTable::AddModel(ModelPtr model) {
   return *(models_[id] = std::move(entry));
 }
 
-void CopyTable::RemoveModel(ModelId id) { models_.erase(id); }
+void CopyTable::RemoveModel(ModelId id) {
+  for (GroupEntry& group : models_.at(id)->groups) {
+    SetSpilled(group, std::nullopt);
+  }
+  models_.erase(id);
+}
+
+absl::StatusOr<std::shared_ptr<const ModelSpec>> CopyTable::SpecOf(
+    ModelId id) const {
+  const ModelEntry* entry = FindModel(id);
+  if (entry == nullptr) return absl::NotFoundError("no such model");
+  return entry->model->spec;
+}
+
+uint64_t CopyTable::BytesOf(GroupKey key) const {
+  const GroupEntry* group = FindGroup(key);
+  return group == nullptr ? 0 : group->group->image_bytes;
+}
+
+std::string CopyTable::NameOf(GroupKey key) const {
+  const GroupEntry* group = FindGroup(key);
+  if (group == nullptr) return "?";
+  return absl::StrCat(FindModel(key.model)->model->spec->name, "/",
+                      group->group->name);
+}
+
+void CopyTable::SetSpilled(GroupEntry& group, std::optional<SpillId> spilled) {
+  const uint64_t space = hoistd::SpaceOf(*group.group);
+  if (group.spilled.has_value()) spilled_.erase(spilled_.find(space));
+  group.spilled = spilled;
+  if (group.spilled.has_value()) spilled_.insert(space);
+}
 
 const ModelEntry* CopyTable::FindModel(ModelId id) const {
   const auto found = models_.find(id);

@@ -1,38 +1,41 @@
-// Every copy of every image: where it is, who uses it, how it came to be.
+// Every copy of every image: its place, its users, its history.
 #ifndef HOIST_DAEMON_CORE_COPY_TABLE_H_
 #define HOIST_DAEMON_CORE_COPY_TABLE_H_
 
+#include <algorithm>
 #include <compare>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "daemon/core/explanation.h"
 #include "daemon/core/requests.h"
 #include "daemon/core/residency.h"
-#include "daemon/terms/ids.h"
-#include "daemon/terms/tier.h"
+#include "daemon/types/ids.h"
+#include "daemon/types/tier.h"
 
 namespace hoistd {
 
-// A tier, and on a CUDA device which kind of slab. A group may have a copy in
+// A tier and, on a CUDA device, the kind of slab. A group may have one copy in
 // each place.
 struct Place {
   TierAt at;
-  bool shared = false;  // In an IPC slab, for workers that come over gRPC.
+  bool shared = false;  // In an IPC slab, for gRPC workers.
   bool apart = false;   // In a slab of its own: see SlabSpec.
 
   auto operator<=>(const Place&) const = default;
 };
 
-// Where the host has a group's copy.
+// The place of a group's host copy.
 inline const Place kHost = {OnHost(), false};
 
 struct CopyRef {
@@ -45,53 +48,58 @@ struct CopyRef {
 // One copy of one image. `state` changes through CopyTable::Apply alone.
 struct Copy {
   Residency state = Residency::kAbsent;
-  OwnerId owner;               // Of its extent, while it has one.
-  uint64_t offset = 0;         // Of its extent.
-  uint32_t leases = 0;         // While > 0 the bytes stay put.
-  uint32_t readers = 0;        // Transfers that read it; likewise.
-  bool pinned = false;         // By an admin; likewise.
-  bool awaiting_host = false;  // kFilling: its bytes are not on the host yet.
-  bool awaiting_slab = false;  // kFilling: its slab is being made.
-  bool fresh = false;          // Prefetched and not used yet.
-  bool leaving = false;        // To be dropped when it is spilled.
-  bool damaged = false;        // Its bytes are wrong: for nobody new.
+  OwnerId owner;         // Of its extent, while it has one.
+  uint64_t offset = 0;   // Of its extent.
+  uint32_t leases = 0;   // While > 0 the bytes do not move.
+  uint32_t readers = 0;  // Transfers reading it; likewise.
+  bool pinned = false;   // By an admin; likewise.
+  bool fresh = false;    // Prefetched and not used yet.
+  bool leaving = false;  // Dropped once it is spilled.
+  bool damaged = false;  // Wrong bytes: not served to anyone new.
   absl::Time last_use;
-  std::optional<TransferId> filling;
-  std::optional<Leaving> left;  // kAbsent: how it went, if it made room.
+  std::optional<TransferId> filling;  // kFilling: the transfer that fills it.
+  std::optional<Leaving> left;        // kAbsent: how it was evicted, if it was.
 
   bool usable() const {
     return state == Residency::kPresent || state == Residency::kSpilling;
   }
-  // Whoever wants it may have it.
+  // It has space, but no transfer fills it yet.
+  bool reserved() const {
+    return state == Residency::kFilling && !filling.has_value();
+  }
+  // May be given to a new user.
   bool serves() const { return usable() && !damaged; }
 };
 
-// Whether nothing holds the copy but that it is being written to the disk.
+// Whether only its spill to the disk holds the copy.
 inline bool OnlySpilling(const Copy& copy) {
   return copy.state == Residency::kSpilling && copy.readers == 1 &&
          copy.leases == 0 && !copy.pinned;
 }
 
-// One group, with its copies and what backs them.
+// One group, its copies and their backing.
 struct GroupEntry {
   std::shared_ptr<const Group> group;
   std::map<Place, Copy> copies;
   bool in_files = false;           // Can be read from the model's files.
-  std::optional<SpillId> spilled;  // Can be read from the spill store.
-  std::vector<SpillId> damaged;    // Put aside by the store; take its room.
+  std::optional<SpillId> spilled;  // As CopyTable::SetSpilled says.
+  std::vector<SpillId> damaged;    // Quarantined by the store; still take room.
   absl::Status lost;               // Not OK: no tier has the bytes any more.
 
   bool on_disk() const { return in_files || spilled.has_value(); }
-  // Whether the host has the only copy of a published group's bytes.
+  // Whether the host has the only copy of a published group.
   bool unsaved() const;
 };
 
 struct ModelEntry {
   ModelPtr model;
   std::deque<GroupEntry> groups;  // References survive publishing.
+
+  // Groups that no tier had at start and that were not published again.
+  uint32_t missing() const;
 };
 
-// Bytes of a tier that a group takes; an image of no bytes takes a page.
+// Bytes that a group takes in a tier; an empty image takes a page.
 uint64_t SpaceOf(const Group& group);
 
 // Threads: one at a time. References stay valid until their model is removed.
@@ -103,18 +111,31 @@ class CopyTable {
   const ModelEntry* FindModel(ModelId id) const;
   GroupEntry* FindGroup(GroupKey key);
   const GroupEntry* FindGroup(GroupKey key) const;
-  // Of a tier, that a copy of the group takes. The group must exist.
+  // Bytes that a copy of the group takes in a tier. The group must exist.
   uint64_t SpaceOf(GroupKey key) const;
-  // The copy, made absent if there is none. The group must exist.
+  // NotFound.
+  absl::StatusOr<std::shared_ptr<const ModelSpec>> SpecOf(ModelId id) const;
+  // Bytes of the group's image; 0: no such group.
+  uint64_t BytesOf(GroupKey key) const;
+  // MODEL/GROUP; "?": no such group.
+  std::string NameOf(GroupKey key) const;
+  // The copy; an absent one is made if there is none. The group must exist.
   Copy& At(const CopyRef& ref);
   // nullptr: there is none.
   Copy* Find(const CopyRef& ref);
+
+  // Records whether, and as what, the spill store has the group.
+  void SetSpilled(GroupEntry& group, std::optional<SpillId> spilled);
+  // Host space of the largest spilled group; 0: none is spilled.
+  uint64_t largest_spilled() const {
+    return spilled_.empty() ? 0 : *spilled_.rbegin();
+  }
 
   // Changes the state as NextState says; an illegal event is our bug.
   void Apply(Copy& copy, ResidencyEvent event);
 
   OwnerId NewOwner(const CopyRef& ref);
-  // A holder that is no copy yet (an image being received).
+  // An owner that is no copy yet: an image being received.
   OwnerId NewOwner();
   void SetOwner(OwnerId owner, const CopyRef& ref);
   void DropOwner(OwnerId owner);
@@ -127,6 +148,7 @@ class CopyTable {
  private:
   std::map<ModelId, std::unique_ptr<ModelEntry>> models_;
   absl::flat_hash_map<OwnerId, CopyRef> owners_;
+  std::multiset<uint64_t> spilled_;  // Space of each spilled group.
   uint64_t last_owner_ = 0;
 };
 

@@ -5,24 +5,17 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
+#include "daemon/base/round.h"
 #include "daemon/base/status.h"
-#include "daemon/terms/tier.h"
+#include "daemon/types/tier.h"
 
 namespace hoistd {
 namespace {
 
-// Zones that each find addresses for the whole pool behind them.
+// Zones that can each find addresses for the whole pool behind them.
 constexpr uint64_t kStretches = 8;
-// Of what is apart, so that slabs of many sizes find addresses.
+// For slabs apart: addresses for slabs of many sizes.
 constexpr uint64_t kApartStretches = 2;
-
-uint64_t RoundUp(uint64_t value, uint64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
-
-uint64_t RoundDown(uint64_t value, uint64_t multiple) {
-  return value / multiple * multiple;
-}
 
 }  // namespace
 
@@ -51,7 +44,7 @@ uint64_t DeviceSpace::BudgetFor(const Want& want) const {
   return budget - std::min(budget, Reserved(want, {}));
 }
 
-// Of what no slab has, once the room's slabs have been given back.
+// Bytes of no slab, after the room's slabs have been given back.
 uint64_t DeviceSpace::Reserved(const Want& want, const Room& room) const {
   uint64_t bytes = 0;
   for (const auto& [zone, promised] : want.promised) {
@@ -91,7 +84,7 @@ std::optional<uint64_t> DeviceSpace::InSlabs(const Want& want, OwnerId owner) {
   return std::nullopt;
 }
 
-// Whether some segment has enough when all that is coming has come.
+// Whether a segment will have room once all its coming slabs have come.
 bool DeviceSpace::IsComing(const Want& want) const {
   return std::any_of(
       segments_.begin(), segments_.end(), [&](const auto& placed) {
@@ -101,8 +94,8 @@ bool DeviceSpace::IsComing(const Want& want) const {
       });
 }
 
-// The segment that must grow least; a new one where none can grow enough. None
-// has a free piece that is large enough, nor will have.
+// The segment that needs the least growth; a new one if none can grow enough.
+// No segment has, or will have, a large enough free range.
 std::optional<DeviceSpace::Place> DeviceSpace::PlaceFor(const Want& want) {
   std::optional<Place> best;
   for (auto it = segments_.begin(); it != segments_.end(); ++it) {
@@ -122,7 +115,7 @@ std::optional<DeviceSpace::Place> DeviceSpace::NewPlace(Zone zone,
                                                         uint64_t bytes) const {
   struct Gap {
     uint64_t begin, end;
-    Segments::const_iterator before;  // end(): no segment is.
+    Segments::const_iterator before;  // end(): there is none.
   };
   std::vector<Gap> gaps;
   Gap gap = {0, 0, segments_.end()};
@@ -154,7 +147,7 @@ std::optional<DeviceSpace::Place> DeviceSpace::NewPlace(Zone zone,
     }
   }
   if (apart.has_value() || widest == nullptr) return apart;
-  // What is before it can become twice as large.
+  // The segment before the gap can double.
   uint64_t offset = widest->begin;
   if (widest->before != segments_.end() &&
       Contiguous(widest->before->second.zone.backing)) {
@@ -221,7 +214,7 @@ ZonedSlab DeviceSpace::SlabMade(SlabId id,
   refused_ = made.status();
   Uncount(segment.zone, slab.bytes);
   usable_ = std::min(usable_, allocated_);
-  // What comes behind the gap is a segment of its own.
+  // The part behind the gap becomes a segment of its own.
   const Zone zone = segment.zone;
   Segment behind;
   behind.zone = zone;
@@ -365,7 +358,7 @@ Room DeviceSpace::RoomElsewhere(const Want& want, bool own, bool idle,
 std::map<Zone, uint64_t> DeviceSpace::StuckBytes(bool idle, KeepValueFn value,
                                                  OpenedFn opened) const {
   std::map<Zone, uint64_t> stuck;
-  // What is coming has nobody's image in it, and can go when it is there.
+  // A coming slab holds no image, and can go once it is made.
   for (const auto& [base, segment] : segments_) {
     Room room;
     AddRoom(segment, nullptr, idle, value, opened, room);
@@ -379,7 +372,7 @@ std::map<Zone, uint64_t> DeviceSpace::StuckBytes(bool idle, KeepValueFn value,
   return stuck;
 }
 
-// Slab by slab from the segment's end, as far as they can be given back.
+// Slabs from the segment's end, as far as they can be given back.
 void DeviceSpace::AddRoom(const Segment& segment, const Want* want, bool idle,
                           KeepValueFn value, OpenedFn opened,
                           Room& room) const {

@@ -1,4 +1,4 @@
-// What lies apart: slabs of one image each.
+// Slabs apart: one image each.
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -120,7 +120,7 @@ bool DeviceSpace::CanClose(const ApartSlabs::Slab& slab, bool idle,
   return who == Opened::kNobody || (who == Opened::kIdle && idle);
 }
 
-// Free ones first, then those whose images are worth least.
+// Free slabs first, then those with the least valuable images.
 void DeviceSpace::AddRoomApart(const Want& want, bool mine, bool idle,
                                KeepValueFn value, OpenedFn opened,
                                Room& room) const {

@@ -1,4 +1,4 @@
-// What Node says is to be done about an event.
+// The effects of an event, as Node decides them.
 #ifndef HOIST_DAEMON_CORE_EFFECTS_H_
 #define HOIST_DAEMON_CORE_EFFECTS_H_
 
@@ -10,15 +10,16 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "daemon/core/copy_table.h"
 #include "daemon/core/device_space.h"
 #include "daemon/core/requests.h"
 #include "daemon/core/snapshot.h"
 #include "daemon/core/transfer.h"
-#include "daemon/terms/ids.h"
+#include "daemon/types/ids.h"
 
 namespace hoistd {
 
-// One answer. Exactly one comes for each request that says so.
+// One answer. Each request that announces one gets exactly one.
 struct Answer {
   RequestId request;
   absl::Status status;
@@ -29,16 +30,15 @@ struct Answer {
   CheckedGroup checked;             // Check.
 };
 
-// A group that a plan asked to be held on the host, or why it cannot be.
+// A group that a plan asked to hold on the host, or why it cannot be held.
 struct HeldGroup {
   PlanId plan;
   GroupIndex group;
   absl::StatusOr<ImageRanges> host;
 };
 
-// A plan that is to give back what it holds on the host and needs latest, for
-// what a plan needs now: so that what that is of its own has room, or `bytes`
-// of others.
+// Asks a plan to release the host copies that it needs last, to make room: for
+// its own next group, or for `bytes` of another plan's.
 struct CrowdedPlan {
   PlanId plan;
   uint64_t bytes = 0;
@@ -49,20 +49,19 @@ struct EndedPlan {
   DeviceIndex device;
 };
 
-// A published model has so many groups by now; 0: it is forgotten.
+// The published model has this many groups now; 0: it is forgotten.
 struct PublishedCount {
   User owner;
   std::string model;
   uint32_t groups = 0;
 };
 
-// What is to be done about an event, in order.
+// The effects of an event, in order.
 struct Effects {
-  // Of each device in this order, one after another. Node::SlabMade tells of
-  // those that are made; until then nobody was told of them, and no transfer
-  // goes there.
+  // In this order, each device in sequence. Node::SlabMade reports those that
+  // are made. Until then no client learns of them, and no transfer goes there.
   std::vector<SlabWork> slabs;
-  std::vector<SlabAsk> asks;  // To be sent before what `answers` brings.
+  std::vector<SlabAsk> asks;  // To be sent before the `answers`.
   std::vector<Answer> answers;
   std::vector<Transfer> transfers;
   std::vector<TransferId> urgent;  // Transfers that a stage now waits for.
@@ -72,10 +71,13 @@ struct Effects {
   std::vector<NodeEvent> events;
   std::vector<HeldGroup> held;
   std::vector<CrowdedPlan> crowded;
-  // Plans that are over: when nothing copies into their rings any more,
-  // FreePlan gives these back.
+  // Ended plans: once no copy goes to their rings, FreePlan frees the rings.
   std::vector<EndedPlan> ended;
 };
+
+// What happened to a copy, for Watch.
+void Note(Effects& effects, const CopyTable& copies, EventKind kind,
+          const CopyRef& ref, std::string detail = "");
 
 }  // namespace hoistd
 

@@ -1,5 +1,5 @@
-// Why a group's copies are where they are, what would move them, and what it
-// would cost: behind `hoistctl explain`.
+// Why a group's copies are where they are, what would move them, and at what
+// cost: behind `hoistctl explain`.
 #ifndef HOIST_DAEMON_CORE_EXPLANATION_H_
 #define HOIST_DAEMON_CORE_EXPLANATION_H_
 
@@ -10,23 +10,23 @@
 
 #include "absl/time/time.h"
 #include "daemon/core/residency.h"
-#include "daemon/terms/ids.h"
-#include "daemon/terms/tier.h"
+#include "daemon/types/ids.h"
+#include "daemon/types/tier.h"
 
 namespace hoistd {
 
-// What keeps a copy where it is, or is about to have it there.
+// The reason why a copy stays in its place, or is about to come there.
 struct Keeper {
   enum class By {
     kLease,     // A session computes with it.
     kPin,       // An admin pinned it.
     kResident,  // A plan has it there for its life.
-    kHold,      // A plan that streams it holds it on the host.
-    kStream,   // A plan streams it through its ring; it has no copy of its own.
-    kWait,     // A session waits for it.
-    kCopying,  // Its bytes are on their way, in or out.
-    kOnlyCopy,  // It would be lost: it is on no disk, and cannot be spilled
-                // now.
+    kHold,      // A streaming plan holds it on the host.
+    kStream,    // Streamed through a plan's ring; no copy of its own.
+    kWait,      // A session waits for it.
+    kCopying,   // Being copied, in or out.
+    kOnlyCopy,  // Would be lost: not on disk, and not to be
+                // spilled now.
   };
   By by = By::kLease;
   SessionId session;  // Of a lease, a plan or a wait.
@@ -34,7 +34,7 @@ struct Keeper {
   std::string client_name;
 };
 
-// How a copy that was there went.
+// How a former copy left.
 struct Leaving {
   enum class Why { kEvicted, kByAdmin };
   Why why = Why::kEvicted;
@@ -45,19 +45,19 @@ struct CopyExplanation {
   TierAt at;
   Residency residency = Residency::kAbsent;
   std::vector<Keeper> keepers;
-  // It may make room for others now: nothing keeps it.
+  // An eviction candidate: nothing keeps it.
   bool may_leave = false;
-  // Then: who asks for more than this here is given it last of all. What is
-  // free, and what is worth less and goes before.
+  // For a candidate: a request for more than this evicts it. Free bytes plus
+  // those of copies worth less, which leave first.
   uint64_t free_bytes = 0;
   uint64_t before_bytes = 0;
-  absl::Duration since_use;                 // Of one that is there.
-  std::optional<absl::Duration> until_use;  // As an order tells.
-  // About, to have it here again, or at last; nullopt: it is nowhere else.
+  absl::Duration since_use;                 // Of a present copy.
+  std::optional<absl::Duration> until_use;  // From an order hint.
+  // Time to bring it here again, or for the first time; nullopt: no other copy.
   std::optional<absl::Duration> bring;
-  Tier from = Tier::kDisk;      // Where it would come from.
-  std::optional<Leaving> left;  // Of one that is not there any more.
-  std::string blocked;          // Why who waits for it has to.
+  Tier from = Tier::kDisk;      // Where that copy comes from.
+  std::optional<Leaving> left;  // Of a former copy.
+  std::string blocked;          // Why its waiter is blocked.
 };
 
 struct GroupExplanation {

@@ -1,4 +1,4 @@
-// What a check of one published group is about, and has found.
+// The subject and the findings of a check of one published group.
 #ifndef HOIST_DAEMON_CORE_GROUP_CHECK_H_
 #define HOIST_DAEMON_CORE_GROUP_CHECK_H_
 
@@ -10,23 +10,23 @@
 #include "absl/status/status.h"
 #include "daemon/core/copy_table.h"
 #include "daemon/core/requests.h"
-#include "daemon/terms/ids.h"
+#include "daemon/types/ids.h"
 
 namespace hoistd {
 
-// A copy on a device: read, and where it is wrong perhaps loaded again where it
-// lies, and then read again.
+// A copy on a device: it is read; if damaged, perhaps reloaded at its address
+// and read again.
 struct DeviceCheck {
   Place place;
-  std::optional<TransferId> transfer;  // The last that was started.
-  bool mended = false;                 // Loaded again.
-  absl::Status status;                 // DataLoss: it is wrong.
+  std::optional<TransferId> transfer;  // The last one started.
+  bool repaired = false;               // Loaded again.
+  absl::Status status;                 // DataLoss: damaged.
 };
 
 struct GroupCheck {
   RequestId request;
   bool repair = false;
-  int open = 0;  // Transfers and mends that are not over.
+  int open = 0;  // Unfinished transfers and repairs.
   std::optional<TransferId> host;
   std::optional<TransferId> disk;
   absl::Status host_status;
@@ -34,7 +34,7 @@ struct GroupCheck {
   std::vector<DeviceCheck> devices;
   CheckedGroup result;
 
-  // nullptr: it is none of this check's.
+  // nullptr: the transfer is none of this check's.
   DeviceCheck* Find(TransferId transfer) {
     const auto found = std::ranges::find(devices, std::optional(transfer),
                                          &DeviceCheck::transfer);

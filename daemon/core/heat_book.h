@@ -1,5 +1,5 @@
-// How much of each group workers read in place: what their next ones begin
-// with.
+// How much of each group workers read in place: the initial heat of the model's
+// next workers.
 #ifndef HOIST_DAEMON_CORE_HEAT_BOOK_H_
 #define HOIST_DAEMON_CORE_HEAT_BOOK_H_
 
@@ -8,26 +8,26 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "daemon/terms/ids.h"
+#include "daemon/types/ids.h"
 
 namespace hoistd {
 
-// Bytes of a group that a pass reads of it.
+// Bytes that a pass reads of a group.
 struct GroupHeat {
   GroupIndex group;
   float heat = 0;
 };
 
-// What workers of one model tell is made one: each report counts as much as all
+// Merges the reports of a model's workers: each report weighs as much as all
 // before it.
 //
 // Threads: one at a time.
 // Bounds:  a number for each group of the models that were reported.
 class HeatBook {
  public:
-  // `groups` of the model in all; those that are told are among them.
+  // `groups`: all groups of the model; `heat` may list fewer.
   void Report(ModelId model, size_t groups, absl::Span<const GroupHeat> heat);
-  // Those that have any.
+  // Groups with heat.
   std::vector<GroupHeat> Of(ModelId model) const;
   void ForgetModel(ModelId model) { models_.erase(model); }
 

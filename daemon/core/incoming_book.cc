@@ -46,6 +46,7 @@ absl::Time IncomingBook::NextDeadline() const {
 
 void IncomingBook::Block(RequestId request, uint64_t epoch, Blocked why) {
   Incoming& incoming = all_.at(request);
+  if (Drop(incoming)) incoming.offset.reset();
   incoming.tried_at = epoch;
   incoming.blocked = std::move(why);
 }

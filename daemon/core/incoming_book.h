@@ -1,4 +1,4 @@
-// Images that are being received: published groups which are not there yet.
+// Images being received: published groups that are not complete yet.
 #ifndef HOIST_DAEMON_CORE_INCOMING_BOOK_H_
 #define HOIST_DAEMON_CORE_INCOMING_BOOK_H_
 
@@ -14,7 +14,7 @@
 #include "daemon/core/quota.h"
 #include "daemon/model/model.h"
 #include "daemon/model/tensor.h"
-#include "daemon/terms/ids.h"
+#include "daemon/types/ids.h"
 #include "hoist/shared/unique_fd.h"
 
 namespace hoistd {
@@ -25,26 +25,26 @@ struct Incoming {
   std::string model;
   User owner;
   Readers readers = Readers::kOwner;
-  std::optional<Content> expected;  // nullopt: whatever comes.
+  std::optional<Content> expected;  // nullopt: any content.
   std::shared_ptr<const Group> group;
   std::shared_ptr<hoist::UniqueFd> memfd;
   absl::Time deadline;  // To wait for space.
   OwnerId owner_id;
   std::optional<uint64_t> offset;      // Of its space on the host.
-  std::optional<TransferId> transfer;  // That brings its bytes.
+  std::optional<TransferId> transfer;  // Brings its bytes.
   uint64_t tried_at = 0;  // Node's space epoch when space was refused.
   Blocked blocked;
 };
 
-// An image waits until its transfer starts. From when it has space that counts
-// as published by its owner, in `quota`: until it is dropped, or for good when
-// it becomes its model's. Once its transfer has started it stays until that
-// ends, whatever becomes of its session.
+// An image waits until its transfer starts. Once it has space, it counts in
+// `quota` as published by its owner: until it is dropped, or for good when it
+// becomes its model's. After its transfer has started it stays until that ends,
+// even if its session ends before.
 //
 // Threads:  one at a time.
-// Owns:     what is said of them. Borrows `quota`, which must outlive this
+// Owns:     the records of images. Borrows `quota`, which must outlive this
 //           object.
-// Bounds:   one a request, which is its callers' to bound.
+// Bounds:   one per request; the caller bounds requests.
 class IncomingBook {
  public:
   explicit IncomingBook(QuotaBook& quota) : quota_(quota) {}
@@ -56,29 +56,29 @@ class IncomingBook {
   const std::map<RequestId, Incoming>& all() const { return all_; }
   bool empty() const { return all_.empty(); }
 
-  // Those that wait, oldest first; the session's alone.
+  // Waiting images, oldest first; of all sessions or of one.
   std::vector<RequestId> Waiting() const;
   std::vector<RequestId> WaitingOf(SessionId session) const;
-  // Those that have waited too long.
+  // Waiting images past their deadline.
   std::vector<RequestId> Late(absl::Time now) const;
   absl::Time NextDeadline() const;
 
-  // It was tried at this epoch, in vain.
+  // A try at this epoch failed; it has no space any more.
   void Block(RequestId request, uint64_t epoch, Blocked why);
-  // Nothing can ever make room: it waits no longer than this.
+  // Nothing can ever make room: its deadline is now.
   void GiveUp(RequestId request, absl::Time now);
   void Place(RequestId request, uint64_t offset);
   void Start(RequestId request, TransferId transfer);
 
-  // Its transfer has ended: it is the caller's, who calls Drop unless it
-  // becomes a model's group.
+  // Its transfer has ended. The caller owns it and calls Drop unless it becomes
+  // a model's group.
   Incoming Take(TransferId transfer);
-  // One that waits.
+  // A waiting image.
   Incoming Take(RequestId request);
-  // Its space counts no more. False: it has none.
+  // Its space is no longer counted. False: it has none.
   bool Drop(const Incoming& incoming);
 
-  // Puts what their owners hold into `counted`, anew.
+  // Recounts the holdings of their owners into `counted`.
   void CountInto(QuotaBook& counted) const;
 
  private:

@@ -11,7 +11,7 @@ double KeepValue(const KeepFacts& facts) {
     cost += static_cast<double>(facts.bytes) / facts.spill_bytes_per_second;
   }
   const absl::Duration until = facts.until_use.value_or(facts.since_use);
-  // Finer than a millisecond nothing is known.
+  // Times below a millisecond are noise.
   return cost / std::max(absl::ToDoubleSeconds(until), 1e-3);
 }
 

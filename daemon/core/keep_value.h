@@ -1,12 +1,9 @@
-// What it is worth to keep a copy: the seconds it saves, per second until it
-// is needed.
+// The value of a kept copy: seconds saved per second until its next use.
 //
-// With an order hint the time until the next use is known. Without one it is
-// taken to be the time since the last use: what was used t ago is expected
-// again in about t (Lindy's estimate), which makes plain recency the special
-// case where all copies cost the same to bring back. On a cyclic order the
-// farthest next use goes first, as in Belady's optimum; LRU would evict exactly
-// what is needed next.
+// With an order hint the next use is known. Without one it is estimated as the
+// time since the last use (Lindy's estimate); plain recency is then the special
+// case of equal restore costs. On a cyclic order the farthest next use is
+// evicted first, as in Belady's optimum; LRU would evict exactly the next one.
 #ifndef HOIST_DAEMON_CORE_KEEP_VALUE_H_
 #define HOIST_DAEMON_CORE_KEEP_VALUE_H_
 
@@ -21,9 +18,9 @@ struct KeepFacts {
   uint64_t bytes = 0;
   absl::Duration since_use;
   std::optional<absl::Duration> until_use;  // From an order hint.
-  // From where the copy would come back.
+  // Of the tier that would restore the copy.
   double restore_bytes_per_second = 1;
-  // What must be written before it may go; 0: it is clean.
+  // Of the spill before eviction; 0: the copy is clean.
   double spill_bytes_per_second = 0;
 };
 

@@ -1,5 +1,4 @@
-// What metrics say of the node: sums alone, of a size that does not grow with
-// what it holds.
+// The node's metrics: sums of a size independent of what the node holds.
 #ifndef HOIST_DAEMON_CORE_MEASURE_H_
 #define HOIST_DAEMON_CORE_MEASURE_H_
 
@@ -11,24 +10,24 @@
 
 #include "daemon/base/time_histogram.h"
 #include "daemon/core/snapshot.h"
-#include "daemon/terms/ids.h"
-#include "daemon/terms/tier.h"
-#include "daemon/terms/user.h"
+#include "daemon/types/ids.h"
+#include "daemon/types/tier.h"
+#include "daemon/types/user.h"
 
 namespace hoistd {
 
-// What keeps bytes of a tier where they are; the first of these that does.
+// Why bytes stay in a tier; the first reason that applies.
 enum class Holding {
-  kHot,       // On a device, of what is read in place.
+  kHot,       // On a device, for weights in place.
   kResident,  // Promised to a plan.
   kLeased,
   kRing,     // Plans stream through it.
   kArena,    // Workers write to it.
-  kHeld,     // On the host, for plans' copies.
+  kHeld,     // On the host, for plans.
   kPinned,   // By an admin.
   kMoving,   // Being filled, or read by a copy.
-  kUnsaved,  // Published, and on no disk.
-  kCache,    // Nothing: it goes when its place is needed.
+  kUnsaved,  // Published, and not on disk.
+  kCache,    // Nothing: evicted when its place is needed.
 };
 inline constexpr size_t kHoldings = 10;
 
@@ -50,7 +49,7 @@ struct ModelMeasure {
   ModelId id;
   User owner;
   std::string name;
-  uint64_t device_bytes = 0;  // What is read in place is on none, but hot.
+  uint64_t device_bytes = 0;  // Without in-place memory, but with hot pieces.
   uint64_t in_place_bytes = 0;
   uint64_t host_bytes = 0;
   uint64_t disk_bytes = 0;  // Spilled.
@@ -58,8 +57,10 @@ struct ModelMeasure {
 
 struct NodeMeasure {
   bool draining = false;
+  bool disk_full = false;      // While something is to be written.
+  uint64_t unsaved_bytes = 0;  // Published, and not on disk.
   std::vector<TierMeasure> tiers;
-  std::vector<ModelMeasure> models;  // Those that use most, by id.
+  std::vector<ModelMeasure> models;  // The largest, by id.
   ModelMeasure other_models;         // The rest, summed.
   uint64_t model_count = 0;
   uint64_t sessions = 0;
@@ -67,9 +68,9 @@ struct NodeMeasure {
   uint64_t plans = 0;
   uint64_t waiting_plans = 0;  // For their rings.
   Counters counters;
-  // Of the engine, which fills these in.
+  // From here on filled by the engine.
   std::vector<LinkSnapshot> links;
-  struct Waits {  // Of plans on a device, for what they stream.
+  struct Waits {  // Of a device's plans, for streamed groups.
     double seconds = 0;
     uint64_t count = 0;
     uint64_t host_waits = 0;

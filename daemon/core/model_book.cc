@@ -12,7 +12,7 @@
 namespace hoistd {
 namespace {
 
-// Users' numbers are below.
+// Uids are below.
 constexpr uint64_t kFirstTenant = uint64_t{1} << 32;
 
 absl::Status NoModel(absl::string_view name) {
@@ -99,19 +99,41 @@ ModelEntry& ModelBook::AddPublished(ModelId id, const std::string& name,
   return Enlist(id, std::move(spec), owner, readers);
 }
 
-absl::Status ModelBook::Append(ModelEntry& entry,
-                               std::shared_ptr<const Group> group,
-                               const Content& content) {
+absl::Status ModelBook::Put(ModelEntry& entry, GroupIndex place,
+                            std::shared_ptr<const Group> group,
+                            const Content& content) {
+  HOIST_ASSIGN_OR_RETURN(std::shared_ptr<const ModelSpec> spec,
+                         WithGroup(*entry.model->spec, place, group, content));
+  SetSpec(entry, std::move(spec));
+  entry.groups.resize(entry.model->spec->groups.size());
+  entry.groups[place.number()] = {.group = std::move(group)};
+  return absl::OkStatus();
+}
+
+void ModelBook::LeavePlaces(ModelEntry& entry, uint32_t groups) {
+  if (groups <= entry.groups.size()) return;
+  SetSpec(entry, WithPlaces(*entry.model->spec, groups));
+  const ModelSpec& spec = *entry.model->spec;
+  while (entry.groups.size() < groups) {
+    GroupEntry& missing = entry.groups.emplace_back();
+    missing.group = spec.groups[entry.groups.size() - 1];
+    missing.lost = absl::DataLossError(absl::StrCat(
+        "group ", entry.groups.size() - 1, " of model ", spec.name,
+        " is gone, since no disk had it when hoistd ended; publish the model "
+        "again, of which only what is missing is taken"));
+  }
+}
+
+void ModelBook::SetSpec(ModelEntry& entry,
+                        std::shared_ptr<const ModelSpec> spec) {
   const ModelSpec& before = *entry.model->spec;
   auto model = std::make_shared<Model>(*entry.model);
-  HOIST_ASSIGN_OR_RETURN(model->spec, AppendGroup(before, group, content));
+  model->spec = std::move(spec);
   quota_.Add(model->owner, Quota::kHeaderBytes,
              model->spec->book_bytes - before.book_bytes);
   Unfile(before.content, model->id);
   by_content_[model->spec->content].insert(model->id);
   entry.model = std::move(model);
-  entry.groups.push_back({.group = std::move(group)});
-  return absl::OkStatus();
 }
 
 void ModelBook::Unfile(const Content& content, ModelId id) {

@@ -1,4 +1,4 @@
-// Models by name and by content, and who may read and share them.
+// Models by name and by content, their readers and sharing.
 #ifndef HOIST_DAEMON_CORE_MODEL_BOOK_H_
 #define HOIST_DAEMON_CORE_MODEL_BOOK_H_
 
@@ -16,24 +16,24 @@
 #include "daemon/core/quota.h"
 #include "daemon/core/requests.h"
 #include "daemon/model/model_name.h"
-#include "daemon/terms/ids.h"
+#include "daemon/types/ids.h"
 
 namespace hoistd {
 
-// AlreadyExists, in words: what the name has is something else.
+// AlreadyExists: the name has other weights; the text says so.
 absl::Status OtherWeights(const ModelSpec& has, const Fingerprint& wanted);
-// The same if it is there for others than those `wanted`, if any are.
+// AlreadyExists if the model has other readers than `wanted`, if given.
 absl::Status CheckReaders(const Model& has, std::optional<Readers> wanted);
 
-// A user has one model of a name. A model is found by its name and its content,
-// as they are now, has an entry for each group of its spec, and counts for its
-// owner in `quota`: as one, with the memory of its header, and its files.
+// A user has at most one model of a name. A model is indexed by its current
+// name and content, and has an entry for each group of its spec. In `quota` it
+// counts for its owner as one model, with its header's memory and its files.
 //
 // Threads:  one at a time.
 // Owns:     names and contents. Borrows `copies`, where the models are, and
 //           `quota`; both must outlive this object.
-// Bounds:   as many models as quotas allow; a number for each tenant that ever
-//           had one.
+// Bounds:   as many models as quotas allow; one number per tenant that ever
+//           had a model.
 class ModelBook {
  public:
   // users_share_devices: as in NodeOptions.
@@ -41,55 +41,57 @@ class ModelBook {
   ModelBook(const ModelBook&) = delete;
   ModelBook& operator=(const ModelBook&) = delete;
 
-  // ResourceExhausted: it is more than its owner may have.
+  // ResourceExhausted: the model exceeds its owner's quota.
   absl::Status CheckMore(User owner, const ModelSpec& spec) const;
-  // The same of one more group of a published model, the first one perhaps.
+  // The same for one more group of a published model, perhaps its first.
   absl::Status CheckAppend(User owner, const std::string& model,
                            const Group& group) const;
 
   // A model read from files. The owner has none of that name.
   ModelEntry& Add(ModelId id, std::shared_ptr<const ModelSpec> spec, User owner,
                   Readers readers);
-  // A published one, which has no groups yet.
+  // A published model without groups.
   ModelEntry& AddPublished(ModelId id, const std::string& name, User owner,
                            Readers readers);
-  // Its next group. As hoistd::AppendGroup says; then nothing has changed.
-  absl::Status Append(ModelEntry& entry, std::shared_ptr<const Group> group,
-                      const Content& content);
-  // With its copies: nothing uses it.
+  // Adds its group at `place`. Errors as WithGroup; then nothing has changed.
+  absl::Status Put(ModelEntry& entry, GroupIndex place,
+                   std::shared_ptr<const Group> group, const Content& content);
+  // The published model has `groups` groups; those past its end are missing.
+  void LeavePlaces(ModelEntry& entry, uint32_t groups);
+  // Removes the model and its copies; nothing uses it.
   void Remove(ModelId id);
 
-  // nullptr: this user has none of that name.
+  // nullptr: the user has no model of that name.
   ModelEntry* Named(User owner, const std::string& name);
   const ModelEntry* Named(User owner, const std::string& name) const;
-  // nullptr: none of this content that the user may share.
+  // A model of this content that the user may share. nullptr: none.
   ModelPtr Shared(User asker, const Content& content, bool published) const;
-  // The model that a name means (MeantBy) for who asks. NotFound: there is
-  // none, or they may not read it.
+  // The model that the name means to the asker (MeantBy). NotFound: none, or
+  // not readable by the asker.
   absl::StatusOr<ModelPtr> Find(const Peer& asker,
                                 const std::string& name) const;
-  // NotFound: there is none, or they may not read it.
+  // NotFound: no such model, or not readable by the asker.
   absl::StatusOr<ModelPtr> Find(const Peer& asker, ModelId id) const;
 
   static bool MayRead(const Peer& peer, const Model& model);
-  // FailedPrecondition: another user's, and users share no device memory.
+  // FailedPrecondition: another user's model, and users share no device memory.
   absl::Status CheckShares(const Peer& peer, const Model& model) const;
-  // Stands for who may read the model, as long as hoistd lives: for Zone.
+  // The number of the model's readers, for Zone; constant for hoistd's life.
   uint64_t ReadersOf(const Model& model) const;
-  // The same for one user, who may have no model yet; nullopt: for everyone.
+  // The same for one user, perhaps without a model yet; nullopt: everyone.
   uint64_t ReadersOf(const std::optional<User>& reader);
-  // Whom that stands for. It came from ReadersOf.
+  // The inverse of ReadersOf.
   std::optional<User> ReaderOf(uint64_t readers) const;
 
-  // Puts what the models' owners hold into `counted`, anew.
+  // Recounts the holdings of the models' owners into `counted`.
   void CountInto(QuotaBook& counted) const;
-  // That each model is found as said above, and no other; what is not so is our
-  // bug. For tests.
+  // Checks that the index matches the models; a mismatch is our bug. For tests.
   void Check() const;
 
  private:
   ModelEntry& Enlist(ModelId id, std::shared_ptr<const ModelSpec> spec,
                      User owner, Readers readers);
+  void SetSpec(ModelEntry& entry, std::shared_ptr<const ModelSpec> spec);
   void Unfile(const Content& content, ModelId id);
 
   CopyTable& copies_;
@@ -97,7 +99,8 @@ class ModelBook {
   const bool users_share_devices_;
   std::map<OwnedName, ModelId> named_;
   absl::flat_hash_map<Content, std::set<ModelId>> by_content_;
-  std::map<User, uint64_t> tenant_numbers_;  // Of who ever had a model.
+  std::map<User, uint64_t> tenant_numbers_;  // Of tenants that ever had a
+                                             // model.
 };
 
 }  // namespace hoistd

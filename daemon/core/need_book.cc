@@ -11,13 +11,13 @@ NeedBook::Filed NeedBook::FiledAs(const Need& need, State state) {
   filed.state = state;
   filed.urgent = need.urgent;
   filed.prefetch = need.waiters.empty() && !need.urgent;
-  // What nobody waits for any more is looked at at once.
+  // Without waiters it is due at once.
   filed.due = absl::InfinitePast();
   if (filed.prefetch) filed.due = need.give_up;
   if (!need.waiters.empty()) filed.due = absl::InfiniteFuture();
   for (const Waiter& waiter : need.waiters) {
     filed.due = std::min(filed.due, waiter.deadline);
-    // Those on their way wait for bytes, not for space.
+    // While bytes are on their way, no space is awaited.
     filed.no_wait |= waiter.no_wait && state == State::kBlocked;
   }
   return filed;

@@ -1,8 +1,8 @@
-// Who waits for which copy, and who of them could go on now.
+// Requests that wait for copies, and those that could proceed now.
 //
-// A need is tried when it is new, when the bytes that it waits for have come,
-// or when space came free that it waits for; nothing else looks at it. So an
-// event costs what it changes, however many wait.
+// A need is tried when it is new, when the bytes it waits for have come, or
+// when the space it waits for comes free. Nothing else scans needs: an event
+// costs what it changes, however many wait.
 #ifndef HOIST_DAEMON_CORE_NEED_BOOK_H_
 #define HOIST_DAEMON_CORE_NEED_BOOK_H_
 
@@ -18,34 +18,34 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "daemon/core/copy_table.h"
-#include "daemon/terms/ids.h"
-#include "daemon/terms/tier.h"
+#include "daemon/types/ids.h"
+#include "daemon/types/tier.h"
 #include "hoist/shared/unique_fd.h"
 
 namespace hoistd {
 
-// Why there is no space yet. It names nobody, since users may wait together:
-// Node::TextFor says to each what it may know.
+// Why there is no space yet. It names nobody, since users may wait together;
+// NodePicture::TextFor adds the names that an asker may know.
 struct Blocked {
   absl::Status why;
   std::optional<TierAt> at;  // Where space is short, and
   uint64_t bytes = 0;        // how much is needed.
 };
 
-// A copy that is to be brought up, and what for.
+// A request to bring up a copy, and its purpose.
 struct BringArgs {
   RequestId request;
-  SessionId session;  // Of a lease; any other need has none.
+  SessionId session;  // Of a lease; others have none.
   CopyRef copy;
-  absl::Time deadline;           // Past: only if it need not wait for space.
-  bool lease = false;            // Else it is only brought up,
+  absl::Time deadline;           // Past: no wait for space.
+  bool lease = false;            // Else only bring it up,
   bool pin = false;              // and perhaps pinned.
-  std::optional<ModelId> spare;  // Evict none of this model.
-  bool urgent = true;            // A prefetch is not, and evicts with care.
-  std::optional<PlanId> hold;    // A host copy, for this plan's streaming.
-  // A host copy, to be copied there; kept meanwhile.
+  std::optional<ModelId> spare;  // Spares this model from eviction.
+  bool urgent = true;            // Prefetches are not, and evict with care.
+  std::optional<PlanId> hold;    // A host copy, held for this plan.
+  // A host copy to copy into this memfd; kept until then.
   std::shared_ptr<hoist::UniqueFd> memfd;
-  std::optional<Place> mend;  // A host copy, to be copied over that there.
+  std::optional<Place> repair;  // A host copy to repair the copy there.
 };
 
 struct Waiter {
@@ -54,69 +54,69 @@ struct Waiter {
   absl::Time deadline;
   bool lease = false;
   bool pin = false;
-  absl::Time since;              // Of a lease: when it was asked for, and
-  Tier nearest = Tier::kDevice;  // which tier had the bytes then.
+  absl::Time since;              // Of a lease: when it was requested, and
+  Tier nearest = Tier::kDevice;  // the nearest tier with the bytes then.
   bool waited = false;           // A transfer was needed.
-  bool no_wait = false;          // Refused rather than let wait for space.
+  bool no_wait = false;          // Refused instead of waiting for space.
   std::optional<PlanId> hold;
-  std::shared_ptr<hoist::UniqueFd> memfd;  // The image is copied there.
-  std::optional<Place> mend;               // Or over the copy there.
+  std::shared_ptr<hoist::UniqueFd> memfd;  // Target for the image.
+  std::optional<Place> repair;             // Or copy to repair.
 };
 
-// Somebody wants a copy that is not there yet.
+// A wanted copy that is not there yet.
 struct Need {
   CopyRef copy;
-  std::vector<Waiter> waiters;  // None: it is a prefetch.
+  std::vector<Waiter> waiters;  // None: a prefetch.
   bool urgent = false;
   absl::Time give_up;  // Of a prefetch.
   std::optional<ModelId> spare;
   uint64_t tried_at = 0;  // Node's space epoch when space was refused.
   Blocked blocked;
-  bool gated = false;  // The copy is there, and plans may need its place.
+  bool gated = false;  // Present, but plans may need its place.
 };
 
 // Threads: one at a time. References stay valid until their need is erased.
-// Bounds:  of the prefetches that wait for space in one place the oldest
-//          kPrefetchesTried are tried when some comes free.
+// Bounds:  per place, only the oldest kPrefetchesTried prefetches that wait for
+//          space are tried when some comes free.
 class NeedBook {
  public:
   static constexpr size_t kPrefetchesTried = 32;
-  using Age = uint64_t;  // Grows: who came first has the smaller one.
+  using Age = uint64_t;  // Grows: the older need has the smaller.
 
-  // nullptr: nobody waits for it.
+  // nullptr: nobody waits for the copy.
   Need* Find(const CopyRef& copy);
   const Need* Find(const CopyRef& copy) const;
   Need& At(Age age) { return needs_.at(age).need; }
   bool Has(Age age) const { return needs_.contains(age); }
   Age AgeOf(const CopyRef& copy) const { return ages_.at(copy); }
-  // One for a copy that nobody waits for; it is to be tried.
+  // A new need, to be tried; nobody waits for the copy yet.
   Need& Add(const CopyRef& copy, Age age);
   void Erase(Age age);
   // Must follow each change of a need's waiters, urgency or `give_up`.
   void Changed(const Need& need);
 
-  // It is to be tried.
+  // Marks the need as to be tried.
   void Wake(const CopyRef& copy);
-  // All needs of the group are.
+  // The same for all needs of the group.
   void Wake(GroupKey key);
-  // All that wait for space are, as far as Bounds says.
+  // The same for all that wait for space, within Bounds.
   void WakeBlocked();
-  // It is tried no more until something wakes it; or until space comes free.
+  // Rest: not tried until woken. Block: until woken or space comes free.
   void Rest(const Need& need) { SetState(need, State::kResting); }
   void Block(const Need& need) { SetState(need, State::kBlocked); }
-  // Before it tries for space: a prefetch that others of its kind, which do not
-  // get any, go before. The first of those; nullptr: there are not that many.
+  // To call before a prefetch tries for space: the first of the blocked
+  // prefetches ahead of it. nullptr: fewer than the bound are ahead.
   const Need* CrowdedBy(const Need& need) const;
 
-  // Those to be tried, oldest first.
+  // Needs to be tried, oldest first.
   std::vector<Age> Ready(bool urgent) const;
   bool AnyReady() const;
   bool IsReady(Age age) const;
 
-  // Those with a waiter, or a prefetch's patience, that ends by `now`, and
-  // those blocked with waiters who would rather be refused than wait for space.
+  // Needs with a waiter's deadline, or a prefetch's `give_up`, by `now`; and
+  // blocked needs with waiters that do not wait for space.
   std::vector<Age> Due(absl::Time now) const;
-  // When the next deadline ends.
+  // The earliest deadline.
   absl::Time NextDeadline() const;
 
   bool empty() const { return needs_.empty(); }
@@ -124,17 +124,17 @@ class NeedBook {
   std::vector<Age> Ages() const;
   std::vector<Age> AgesOf(GroupKey key) const;
   std::set<ModelId> Models() const;
-  // That each need is filed as it is; what is not so is our bug. For tests.
+  // Checks that each need is filed correctly; a mismatch is our bug. For tests.
   void Check() const;
 
  private:
   enum class State { kReady, kResting, kBlocked };
-  // Under what a need is found.
+  // The keys by which a need is found.
   struct Filed {
     State state = State::kReady;
     bool urgent = false;
     bool prefetch = false;
-    bool no_wait = false;  // And it waits for space.
+    bool no_wait = false;  // And blocked.
     absl::Time due;
 
     bool operator==(const Filed&) const = default;
@@ -152,7 +152,7 @@ class NeedBook {
   std::map<Age, Entry> needs_;
   std::map<CopyRef, Age> ages_;
   std::array<std::set<Age>, 2> ready_;                  // Not urgent, urgent.
-  std::set<Age> blocked_;                               // But for prefetches,
+  std::set<Age> blocked_;                               // Except prefetches,
   std::map<TierAt, std::set<Age>> blocked_prefetches_;  // which are here.
   std::set<std::pair<absl::Time, Age>> due_;
   std::set<Age> no_wait_;

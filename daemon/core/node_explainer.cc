@@ -10,13 +10,8 @@ namespace {
 
 using By = Keeper::By;
 
-// Whoever it is: it asks for space at once, and spares nobody.
-Need Anybody(TierAt at) {
-  Need need;
-  need.copy.place.at = at;
-  need.urgent = true;
-  return need;
-}
+// Any asker: wants space at once, and spares no model.
+SpaceClaim Anybody(TierAt at) { return {.copy = {{}, {at}}}; }
 
 absl::Duration TimeFor(uint64_t bytes, double bytes_per_second) {
   return absl::Seconds(static_cast<double>(bytes) / bytes_per_second);
@@ -25,38 +20,38 @@ absl::Duration TimeFor(uint64_t bytes, double bytes_per_second) {
 }  // namespace
 
 NodeExplainer::NodeExplainer(const Node& node, absl::Time now)
-    : node_(node), now_(now) {
+    : node_(node.books()), now_(now) {
   for (const TierAt at : Tiers()) Climb(at);
   FindLeases();
 }
 
 std::vector<TierAt> NodeExplainer::Tiers() const {
   std::vector<TierAt> tiers;
-  for (uint32_t d = 0; d < node_.devices_.size(); ++d) {
+  for (uint32_t d = 0; d < node_.devices.size(); ++d) {
     tiers.push_back(OnDevice(DeviceIndex(d)));
   }
   tiers.push_back(OnHost());
   return tiers;
 }
 
-// What groups share on the host is its first user's.
+// Bytes shared on the host count for their first user.
 uint64_t NodeExplainer::SpaceAt(const CopyRef& ref) const {
-  if (ref.place == kHost && node_.parts_.Has(ref.key)) {
-    return node_.parts_.OwnSpace(ref.key);
+  if (ref.place == kHost && node_.space.parts().Has(ref.key)) {
+    return node_.space.parts().OwnSpace(ref.key);
   }
-  return node_.copies_.SpaceOf(ref.key);
+  return node_.copies.SpaceOf(ref.key);
 }
 
 void NodeExplainer::Climb(TierAt at) {
   Ladder& ladder = ladders_[at];
-  const Need anybody = Anybody(at);
-  for (const auto& [id, model] : node_.copies_.models()) {
+  const SpaceClaim anybody = Anybody(at);
+  for (const auto& [id, model] : node_.copies.models()) {
     for (uint32_t g = 0; g < model->groups.size(); ++g) {
       for (const auto& [place, copy] : model->groups[g].copies) {
         if (place.at != at || copy.state == Residency::kAbsent) continue;
         const CopyRef ref = {{id, GroupIndex(g)}, place};
         const uint64_t bytes = SpaceAt(ref);
-        const auto worth = node_.ValueOf(ref, bytes, anybody, now_);
+        const auto worth = node_.space.ValueOf(ref, bytes, anybody, now_);
         if (worth.has_value()) ladder.emplace_back(*worth, bytes);
       }
     }
@@ -69,17 +64,17 @@ void NodeExplainer::Climb(TierAt at) {
 }
 
 void NodeExplainer::FindLeases() {
-  for (const auto& [id, session] : node_.sessions_.all()) {
+  for (const auto& [id, session] : node_.tenure.sessions().all()) {
     for (const LeaseId lease : session.leases) {
       std::vector<SessionId>& of =
-          leases_[node_.sessions_.FindLease(lease)->copy];
+          leases_[node_.tenure.sessions().FindLease(lease)->copy];
       if (of.empty() || of.back() != id) of.push_back(id);  // Each once.
     }
   }
 }
 
 std::string NodeExplainer::NameOf(SessionId session) const {
-  const auto* found = node_.sessions_.Find(session);
+  const auto* found = node_.tenure.sessions().Find(session);
   return found == nullptr ? std::string() : found->args.client_name;
 }
 
@@ -91,9 +86,10 @@ absl::StatusOr<ModelExplanation> NodeExplainer::Explain(
   which.group = group;
   which.at = OnHost();
   which.asker = asker;
-  HOIST_ASSIGN_OR_RETURN(const std::vector<CopyRef> groups,
-                         node_.Select(which, /*existing_only=*/false));
-  HOIST_ASSIGN_OR_RETURN(const ModelPtr found, node_.Find(asker, model));
+  HOIST_ASSIGN_OR_RETURN(
+      const std::vector<CopyRef> groups,
+      NodePicture(node_).Select(which, /*existing_only=*/false));
+  HOIST_ASSIGN_OR_RETURN(const ModelPtr found, node_.tenure.Find(asker, model));
   ModelExplanation explanation;
   explanation.model = found->spec->name;
   explanation.published = found->spec->published;
@@ -106,14 +102,14 @@ absl::StatusOr<ModelExplanation> NodeExplainer::Explain(
 
 GroupExplanation NodeExplainer::ExplainGroup(const Peer& asker,
                                              GroupKey key) const {
-  const GroupEntry& entry = *node_.copies_.FindGroup(key);
+  const GroupEntry& entry = *node_.copies.FindGroup(key);
   GroupExplanation group;
   group.name = entry.group->name;
   group.index = key.group;
   group.image_bytes = entry.group->image_bytes;
   if (!entry.lost.ok()) group.lost = std::string(entry.lost.message());
   for (const TierAt at : Tiers()) {
-    // On a device there may be copies of several kinds.
+    // A device may have copies of several kinds.
     std::vector<Place> places;
     for (const auto& [place, copy] : entry.copies) {
       if (place.at == at && copy.state != Residency::kAbsent) {
@@ -133,8 +129,8 @@ CopyExplanation NodeExplainer::ExplainPlace(const Peer& asker,
                                             const CopyRef& ref) const {
   CopyExplanation out;
   out.at = ref.place.at;
-  out.until_use = node_.orders_.UntilUse(ref.key);
-  const GroupEntry& entry = *node_.copies_.FindGroup(ref.key);
+  out.until_use = node_.tenure.orders().UntilUse(ref.key);
+  const GroupEntry& entry = *node_.copies.FindGroup(ref.key);
   const auto found = entry.copies.find(ref.place);
   if (found != entry.copies.end()) {
     const Copy& copy = found->second;
@@ -153,7 +149,7 @@ CopyExplanation NodeExplainer::ExplainPlace(const Peer& asker,
   return out;
 }
 
-// Files are not hoist's to move.
+// Files are not for hoist to move.
 CopyExplanation NodeExplainer::ExplainDisk(const GroupEntry& group) const {
   CopyExplanation out;
   out.at = OnDisk();
@@ -172,15 +168,15 @@ void NodeExplainer::AddKeepers(const CopyRef& ref, const Copy& copy,
   if (!copy.usable() || copy.readers > 0) {
     out.keepers.push_back({.by = By::kCopying});
   }
-  if (copy.usable() && !node_.Clean(ref) &&
-      (ref.place != kHost || !node_.MaySpill(now_))) {
+  if (copy.usable() && !node_.space.Clean(ref) &&
+      (ref.place != kHost || !node_.space.MaySpill(now_))) {
     out.keepers.push_back({.by = By::kOnlyCopy});
   }
 }
 
 void NodeExplainer::AddPlans(const CopyRef& ref, CopyExplanation& out) const {
   const bool host = ref.place == kHost;
-  for (const auto& [id, plan] : node_.plans_.standing()) {
+  for (const auto& [id, plan] : node_.tenure.plans().standing()) {
     if (plan.ended || plan.grant.model != ref.key.model) continue;
     if (host) {
       if (!plan.held.contains(ref.key.group)) continue;
@@ -202,7 +198,7 @@ void NodeExplainer::AddPlans(const CopyRef& ref, CopyExplanation& out) const {
 
 void NodeExplainer::AddWaits(const Peer& asker, const CopyRef& ref,
                              CopyExplanation& out) const {
-  const Need* need = node_.needs_.Find(ref);
+  const Need* need = node_.supply.needs().Find(ref);
   if (need == nullptr) return;
   for (const Waiter& waiter : need->waiters) {
     out.keepers.push_back({By::kWait, waiter.session,
@@ -210,20 +206,17 @@ void NodeExplainer::AddWaits(const Peer& asker, const CopyRef& ref,
                            NameOf(waiter.session)});
   }
   if (!need->blocked.why.ok()) {
-    out.blocked = node_.TextFor(&asker, need->blocked);
+    out.blocked = NodePicture(node_).TextFor(&asker, need->blocked);
   }
 }
 
 void NodeExplainer::AddLeaving(const CopyRef& ref, CopyExplanation& out) const {
   const TierAt at = ref.place.at;
-  out.free_bytes =
-      at.tier == Tier::kDevice
-          ? node_.CapacityOf(at) - node_.spaces_[at.device.number()]->used()
-          : node_.CapacityOf(at) - node_.host_.used();
+  out.free_bytes = node_.space.CapacityOf(at) - node_.space.UsedOf(at);
   if (out.residency == Residency::kAbsent) return;
-  const auto worth = node_.ValueOf(ref, SpaceAt(ref), Anybody(at), now_);
-  const bool promised = at.tier == Tier::kDevice &&
-                        node_.plans_.promises(at.device).Promised(ref);
+  const auto worth = node_.space.ValueOf(ref, SpaceAt(ref), Anybody(at), now_);
+  const bool promised =
+      at.tier == Tier::kDevice && node_.space.promises(at.device).Promised(ref);
   out.may_leave = worth.has_value() && !promised;
   if (!out.may_leave) return;
   const Ladder& ladder = ladders_.at(at);
@@ -235,13 +228,13 @@ void NodeExplainer::AddLeaving(const CopyRef& ref, CopyExplanation& out) const {
 
 void NodeExplainer::AddBringing(const CopyRef& ref,
                                 CopyExplanation& out) const {
-  const GroupEntry& group = *node_.copies_.FindGroup(ref.key);
+  const GroupEntry& group = *node_.copies.FindGroup(ref.key);
   const uint64_t bytes = group.group->image_bytes;
   const auto host = group.copies.find(kHost);
   const bool on_host = host != group.copies.end() && host->second.usable();
   absl::Duration bring;
   if (ref.place.at.tier == Tier::kDevice) {
-    bring = TimeFor(bytes, node_.options_.host_bytes_per_second);
+    bring = TimeFor(bytes, node_.options.host_bytes_per_second);
     if (on_host) {
       out.bring = bring;
       out.from = Tier::kHost;
@@ -249,7 +242,7 @@ void NodeExplainer::AddBringing(const CopyRef& ref,
     }
   }
   if (!group.on_disk()) return;
-  out.bring = bring + TimeFor(bytes, node_.options_.disk_bytes_per_second);
+  out.bring = bring + TimeFor(bytes, node_.options.disk_bytes_per_second);
   out.from = Tier::kDisk;
 }
 

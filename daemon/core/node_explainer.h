@@ -1,4 +1,4 @@
-// How a Node is asked why a model's groups are where they are.
+// Explains why a model's groups are where they are.
 #ifndef HOIST_DAEMON_CORE_NODE_EXPLAINER_H_
 #define HOIST_DAEMON_CORE_NODE_EXPLAINER_H_
 
@@ -15,7 +15,7 @@
 
 namespace hoistd {
 
-// One look at the books; made for one answer.
+// One look at the books, for one answer.
 //
 // Threads: as Node, which it only reads.
 // Bounds:  looks at all copies of each tier once, as an eviction does.
@@ -23,15 +23,15 @@ class NodeExplainer {
  public:
   NodeExplainer(const Node& node, absl::Time now);
 
-  // Of one group, or, where `group` is empty, of all; of the model that this
-  // means to an admin who asks. NotFound.
+  // Explains one group, or all if `group` is empty, of the model that the name
+  // means to an admin asker. NotFound.
   absl::StatusOr<ModelExplanation> Explain(const Peer& asker,
                                            const std::string& model,
                                            const std::string& group) const;
 
  private:
-  // What may leave a tier: what each is worth, and the bytes of all that are
-  // worth less.
+  // Eviction candidates of a tier: the value of each, and the bytes of all with
+  // less value.
   using Ladder = std::vector<std::pair<double, uint64_t>>;
 
   void Climb(TierAt at);
@@ -50,7 +50,7 @@ class NodeExplainer {
   uint64_t SpaceAt(const CopyRef& ref) const;
   std::vector<TierAt> Tiers() const;
 
-  const Node& node_;
+  const NodeBooks node_;
   const absl::Time now_;
   std::map<TierAt, Ladder> ladders_;
   std::map<CopyRef, std::vector<SessionId>> leases_;

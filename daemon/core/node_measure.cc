@@ -7,7 +7,7 @@
 namespace hoistd {
 namespace {
 
-// Keeps `most` of the models by name: those that use most of what is scarce.
+// Keeps by name the `most` models that use most of scarce tiers.
 void Fold(size_t most, NodeMeasure& found) {
   if (found.models.size() <= most) return;
   const auto more = [](const ModelMeasure& a, const ModelMeasure& b) {
@@ -63,10 +63,10 @@ Holding NodeMeasurer::HoldingOf(const CopyRef& ref, const Copy& copy,
   const bool used = copy.leases > 0;
   if (host && used) return Holding::kHeld;
   if (!host) {
-    if (used && ref.place.apart && !node_.names_.IsInPlace(ref.place.at)) {
+    if (used && ref.place.apart && !node_.names.IsInPlace(ref.place.at)) {
       return Holding::kHot;
     }
-    if (node_.plans_.promises(ref.place.at.device).Promised(ref)) {
+    if (node_.space.promises(ref.place.at.device).Promised(ref)) {
       return Holding::kResident;
     }
     if (used) return Holding::kLeased;
@@ -84,60 +84,58 @@ void NodeMeasurer::AddGroup(GroupKey key, const GroupEntry& group,
     const CopyRef ref = {key, place};
     uint64_t space = SpaceOf(*group.group);
     if (place == kHost) {
-      if (node_.AwaitsPool(key, copy)) continue;
-      // Each byte once: what groups share is its first user's.
-      if (node_.parts_.Has(key)) space = node_.parts_.OwnSpace(key);
+      if (node_.supply.AwaitsPool(key, copy)) continue;
+      // Counts shared bytes once, for their first user.
+      if (node_.space.parts().Has(key))
+        space = node_.space.parts().OwnSpace(key);
       walk.model.host_bytes += space;
-    } else if (node_.names_.IsInPlace(place.at)) {
+    } else if (node_.names.IsInPlace(place.at)) {
       walk.model.in_place_bytes += space;
     } else {
       walk.model.device_bytes += space;
     }
     // Devices come first, then the host.
     TierMeasure& tier =
-        place == kHost ? tiers[node_.spaces_.size()]
+        place == kHost ? tiers[node_.space.devices()]
                        : tiers[static_cast<size_t>(place.at.device.number())];
     const Holding holding = HoldingOf(ref, copy, group);
-    // What nothing holds is the rest.
+    // kCache is the remainder.
     if (holding != Holding::kCache) tier.of(holding) += space;
   }
+  if (group.unsaved()) walk.found.unsaved_bytes += group.group->image_bytes;
   if (!group.spilled.has_value()) return;
   walk.model.disk_bytes += group.group->image_bytes;
   tiers.back().used_bytes += group.group->image_bytes;
 }
 
 void NodeMeasurer::End(NodeMeasure& found) const {
-  found.draining = node_.draining_;
-  found.counters = node_.counters_;
-  found.model_count = node_.copies_.models().size();
-  found.sessions = node_.sessions_.all().size();
-  found.leases = node_.sessions_.lease_count();
-  found.waiting_plans = node_.plans_.waiting().size();
-  for (const auto& [id, plan] : node_.plans_.standing()) {
+  found.draining = node_.tenure.draining();
+  found.disk_full = node_.spill.full() && found.unsaved_bytes > 0;
+  found.counters = node_.counters;
+  found.model_count = node_.copies.models().size();
+  found.sessions = node_.tenure.sessions().all().size();
+  found.leases = node_.tenure.sessions().lease_count();
+  found.waiting_plans = node_.tenure.plans().waiting().size();
+  for (const auto& [id, plan] : node_.tenure.plans().standing()) {
     if (!plan.ended) ++found.plans;
     found.tiers[plan.grant.device.number()].of(Holding::kRing) +=
         plan.grant.ring_bytes;
   }
-  for (const auto& [id, arena] : node_.arenas_.all()) {
+  for (const auto& [id, arena] : node_.arenas.all()) {
     if (!arena.placed) continue;
     found.tiers[arena.device.number()].of(Holding::kArena) += arena.bytes;
   }
-  for (const auto& [request, incoming] : node_.incoming_.all()) {
+  for (const auto& [request, incoming] : node_.incoming.all()) {
     if (!incoming.offset.has_value()) continue;
-    found.tiers[node_.spaces_.size()].of(Holding::kMoving) +=
+    found.tiers[node_.space.devices()].of(Holding::kMoving) +=
         SpaceOf(*incoming.group);
   }
   for (TierMeasure& tier : found.tiers) {
-    tier.capacity_bytes = node_.CapacityOf(tier.at);
-    if (tier.at.tier == Tier::kDevice) {
-      const DeviceSpace& space = *node_.spaces_[tier.at.device.number()];
-      tier.used_bytes = space.used();
-      tier.largest_free_bytes = space.largest_free();
-      tier.allocated_bytes = space.allocated();
-    } else if (tier.at.tier == Tier::kHost) {
-      tier.used_bytes = node_.host_.used();
-      tier.largest_free_bytes = node_.host_.largest_free();
-      tier.allocated_bytes = node_.host_.bytes();
+    tier.capacity_bytes = node_.space.CapacityOf(tier.at);
+    if (tier.at.tier != Tier::kDisk) {
+      tier.used_bytes = node_.space.UsedOf(tier.at);
+      tier.largest_free_bytes = node_.space.LargestFreeOf(tier.at);
+      tier.allocated_bytes = node_.space.AllocatedOf(tier.at);
     }
     uint64_t held = 0;
     for (const uint64_t bytes : tier.held) held += bytes;
@@ -146,16 +144,16 @@ void NodeMeasurer::End(NodeMeasure& found) const {
   }
 }
 
-uint64_t NodeMeasurer::HostUsed() const { return node_.host_.used(); }
+uint64_t NodeMeasurer::HostUsed() const { return node_.space.host().used(); }
 
 uint64_t NodeMeasurer::DeviceUsed(DeviceIndex device) const {
-  return node_.spaces_[device.number()]->used();
+  return node_.space.device(device).used();
 }
 
 bool NodeMeasurer::Step(MeasureWalk& walk) const {
   NodeMeasure& found = walk.found;
   if (!walk.at.has_value()) {
-    for (uint32_t d = 0; d < node_.spaces_.size(); ++d) {
+    for (uint32_t d = 0; d < node_.space.devices(); ++d) {
       found.tiers.push_back({.at = OnDevice(DeviceIndex(d))});
     }
     found.tiers.push_back({.at = OnHost()});
@@ -163,8 +161,8 @@ bool NodeMeasurer::Step(MeasureWalk& walk) const {
     walk.at = ModelId(0);
   }
   size_t left = MeasureWalk::kGroupsAStep;
-  for (auto it = node_.copies_.models().lower_bound(*walk.at);
-       it != node_.copies_.models().end(); ++it) {
+  for (auto it = node_.copies.models().lower_bound(*walk.at);
+       it != node_.copies.models().end(); ++it) {
     const ModelEntry& entry = *it->second;
     if (*walk.at != it->first) walk.group = 0;
     walk.at = it->first;

@@ -1,4 +1,4 @@
-// How a Node is measured for metrics: in steps, which hold nobody up.
+// Measures a Node for metrics in steps that delay no other event.
 #ifndef HOIST_DAEMON_CORE_NODE_MEASURE_H_
 #define HOIST_DAEMON_CORE_NODE_MEASURE_H_
 
@@ -11,29 +11,29 @@
 
 namespace hoistd {
 
-// A measurement that is under way. It is taken in steps, between which other
-// events run: each costs at most kGroupsAStep groups, however many there are.
-// So what is forgotten or moved meanwhile may be counted not at all, or twice.
+// A measurement in progress. Other events run between its steps; each step
+// visits at most kGroupsAStep groups. So a group that is forgotten or moved
+// meanwhile may be counted twice or not at all.
 struct MeasureWalk {
   static constexpr size_t kGroupsAStep = 1024;
 
   explicit MeasureWalk(size_t models) : most_models(models) {}
 
-  const size_t most_models;  // That are told by name.
+  const size_t most_models;  // Reported by name.
   NodeMeasure found;
-  ModelMeasure model;  // The one that is being counted.
+  ModelMeasure model;  // The model being counted.
   std::optional<ModelId> at;
-  uint32_t group = 0;  // The next of it.
+  uint32_t group = 0;  // Its next group.
 };
 
 // Threads: as Node, which it only reads.
 class NodeMeasurer {
  public:
-  explicit NodeMeasurer(const Node& node) : node_(node) {}
+  explicit NodeMeasurer(const Node& node) : node_(node.books()) {}
 
-  // The next step. True: there are more.
+  // Takes the next step. True: more follow.
   bool Step(MeasureWalk& walk) const;
-  // As TierMeasure::used_bytes, at once.
+  // TierMeasure::used_bytes of the host, at once.
   uint64_t HostUsed() const;
   uint64_t DeviceUsed(DeviceIndex device) const;
 
@@ -43,7 +43,7 @@ class NodeMeasurer {
   void AddGroup(GroupKey key, const GroupEntry& group, MeasureWalk& walk) const;
   void End(NodeMeasure& found) const;
 
-  const Node& node_;
+  const NodeBooks node_;
 };
 
 }  // namespace hoistd

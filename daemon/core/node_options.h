@@ -16,19 +16,18 @@ struct NodeOptions {
   std::vector<uint64_t> device_capacity_bytes;  // One a device.
   uint64_t spill_capacity_bytes = 0;            // 0: nothing is spilled.
   Readers default_readers = Readers::kOwner;
-  // Several users may have one piece of device memory open: who has it cannot
-  // write to it, or the operator says that they trust each other.
+  // Several users may have one piece of device memory open: it is not writable
+  // for workers, or the operator declares that users trust each other.
   bool users_share_devices = true;
   QuotaOptions quota;
-  // That slabs of one image each may keep, of the process's.
+  // Of the process, for slabs that hold one image each.
   uint64_t apart_descriptors = std::numeric_limits<uint64_t>::max();
-  // An arena may push out weights that lie in place and nobody uses; else it
-  // takes what is free.
+  // An arena may evict idle weights in place; else it takes free memory only.
   bool arenas_evict = false;
-  bool keeps = false;  // Somebody takes TakeKept.
-  // What is published is spilled soon, and stays; else only when it must leave.
+  bool keeps = false;  // TakePersisted has a caller.
+  // Spills published groups soon and keeps the copy; else only on eviction.
   bool saves_at_once = false;
-  // Rough rates, to weigh one copy against another; they need not be exact.
+  // Rough rates to compare copies; they need not be exact.
   double host_bytes_per_second = 50e9;
   double disk_bytes_per_second = 3e9;
 };

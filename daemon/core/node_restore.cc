@@ -6,12 +6,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/status.h"
-#include "daemon/core/node_arenas.h"
 
 namespace hoistd {
 namespace {
 
-// `what` is what of the last hoistd's does not fit with the rest.
+// `what`: the conflicting record of the last hoistd.
 absl::Status Disagrees(const std::string& what) {
   return absl::InvalidArgumentError(
       absl::StrCat(what, " does not agree with what else was kept"));
@@ -20,8 +19,15 @@ absl::Status Disagrees(const std::string& what) {
 }  // namespace
 
 void NodeRestore::SkipIds(uint64_t last) {
-  node_.last_id_ = std::max(node_.last_id_, last);
-  for (const auto& space : node_.spaces_) space->SkipIds(last);
+  node_.ids_.Skip(last);
+  for (uint32_t d = 0; d < node_.space_.devices(); ++d) {
+    node_.space_.device(DeviceIndex(d)).SkipIds(last);
+  }
+}
+
+void NodeRestore::HadGroups(const User& owner, const std::string& model,
+                            uint32_t groups) {
+  node_.registry_.HadGroups(owner, model, groups);
 }
 
 absl::Status NodeRestore::CheckDevice(DeviceIndex device) const {
@@ -50,7 +56,7 @@ absl::Status NodeRestore::CheckModel(ModelId id, User owner,
   return Disagrees(absl::StrCat("model ", name));
 }
 
-absl::Status NodeRestore::CheckGroup(const KeptCopy& kept) const {
+absl::Status NodeRestore::CheckGroup(const PersistedCopy& kept) const {
   const GroupEntry* group = node_.copies_.FindGroup(*kept.key);
   if (group != nullptr && group->group->name == kept.group) {
     return absl::OkStatus();
@@ -58,7 +64,7 @@ absl::Status NodeRestore::CheckGroup(const KeptCopy& kept) const {
   return Disagrees(absl::StrCat("a copy of group ", kept.group));
 }
 
-absl::Status NodeRestore::AddSlab(const KeptSlab& kept,
+absl::Status NodeRestore::AddSlab(const PersistedSlab& kept,
                                   const SlabShare& share) {
   HOIST_RETURN_IF_ERROR(CheckDevice(kept.device));
   Zone zone;
@@ -66,12 +72,12 @@ absl::Status NodeRestore::AddSlab(const KeptSlab& kept,
   zone.backing = kept.slab.backing;
   zone.apart = kept.slab.apart;
   zone.writable = kept.slab.writable;
-  return node_.spaces_[kept.device.number()]->Restore(kept.slab, zone, share);
+  return node_.space_.device(kept.device).Restore(kept.slab, zone, share);
 }
 
-absl::Status NodeRestore::AddCopy(const KeptCopy& kept, absl::Time now) {
+absl::Status NodeRestore::AddCopy(const PersistedCopy& kept, absl::Time now) {
   HOIST_RETURN_IF_ERROR(CheckDevice(kept.device));
-  const DeviceSpace& space = *node_.spaces_[kept.device.number()];
+  const DeviceSpace& space = node_.space_.device(kept.device);
   const CopyRef ref = {
       kept.key.value(),
       {OnDevice(kept.device), false, space.IsApart(kept.offset)}};
@@ -80,8 +86,10 @@ absl::Status NodeRestore::AddCopy(const KeptCopy& kept, absl::Time now) {
     return Disagrees(absl::StrCat("a copy of group ", kept.group));
   }
   const OwnerId owner = node_.copies_.NewOwner(ref);
-  HOIST_RETURN_IF_ERROR(node_.spaces_[kept.device.number()]->RestoreAt(
-      kept.offset, node_.copies_.SpaceOf(ref.key), node_.ZoneOf(ref), owner));
+  HOIST_RETURN_IF_ERROR(node_.space_.device(kept.device)
+                            .RestoreAt(kept.offset,
+                                       node_.copies_.SpaceOf(ref.key),
+                                       node_.space_.ZoneOf(ref), owner));
   Copy& copy = node_.copies_.At(ref);
   node_.copies_.Apply(copy, ResidencyEvent::kReserve);
   node_.copies_.Apply(copy, ResidencyEvent::kFillDone);
@@ -89,32 +97,33 @@ absl::Status NodeRestore::AddCopy(const KeptCopy& kept, absl::Time now) {
   copy.offset = kept.offset;
   copy.last_use = now;
   copy.damaged = kept.damaged;
-  node_.Weigh(ref, copy);
+  node_.space_.Weigh(ref, copy);
   return absl::OkStatus();
 }
 
 absl::Status NodeRestore::AddSession(SessionId id, const OpenSessionArgs& args,
                                      absl::Time now) {
-  if (id == SessionId() || node_.sessions_.Find(id) != nullptr) {
+  if (id == SessionId() || node_.tenure_.sessions().Find(id) != nullptr) {
     return Disagrees(absl::StrCat("session ", id.number()));
   }
-  node_.sessions_.Open(id, args, now);
-  node_.slabs_.AddSession(id, args.peer.uid, args.closes_slabs);
+  node_.tenure_.sessions().Open(id, args, now);
+  node_.space_.slabs().AddSession(id, args.peer.uid, args.closes_slabs);
   SkipIds(id.number());
-  // Any that it may read, until it says that it is done with one.
+  // All models that it may read, until it is done with them.
   for (const auto& [model, entry] : node_.copies_.models()) {
     if (ModelBook::MayRead(args.peer, *entry->model)) {
-      node_.sessions_.Use(id, model);
+      node_.tenure_.sessions().Use(id, model);
     }
   }
-  // The same of slabs, until it says which.
+  // Likewise all slabs, until it lists its own.
   const uint64_t own = node_.models_.ReadersOf(args.peer.uid);
-  for (uint32_t d = 0; d < node_.spaces_.size(); ++d) {
-    for (const auto& [zone, slab, owner] : node_.spaces_[d]->AllSlabs()) {
+  for (uint32_t d = 0; d < node_.space_.devices(); ++d) {
+    for (const auto& [zone, slab, owner] :
+         node_.space_.device(DeviceIndex(d)).AllSlabs()) {
       const bool may_read = zone.readers == own ||
                             zone.readers == Zone::kEveryone || args.peer.admin;
-      if (!may_read || zone.writable) continue;  // Arenas tell whose those are.
-      node_.slabs_.MayBeOpen(id, DeviceIndex(d), slab);
+      if (!may_read || zone.writable) continue;  // Arenas name their owners.
+      node_.space_.slabs().MayBeOpen(id, DeviceIndex(d), slab);
     }
   }
   return absl::OkStatus();
@@ -122,7 +131,7 @@ absl::Status NodeRestore::AddSession(SessionId id, const OpenSessionArgs& args,
 
 absl::Status NodeRestore::AddLease(LeaseId id, SessionId session,
                                    const CopyRef& ref) {
-  const SessionBook::Session* holder = node_.sessions_.Find(session);
+  const SessionBook::Session* holder = node_.tenure_.sessions().Find(session);
   if (holder == nullptr) {
     return absl::FailedPreconditionError(
         absl::StrCat("session ", session.number(),
@@ -132,7 +141,7 @@ absl::Status NodeRestore::AddLease(LeaseId id, SessionId session,
   const GroupEntry* group = node_.copies_.FindGroup(ref.key);
   if (group == nullptr || ref.place.shared ||
       ref.place.at.tier != Tier::kDevice ||
-      node_.sessions_.FindLease(id) != nullptr || id == LeaseId()) {
+      node_.tenure_.sessions().FindLease(id) != nullptr || id == LeaseId()) {
     return Disagrees(absl::StrCat("lease ", id.number()));
   }
   HOIST_RETURN_IF_ERROR(CheckDevice(ref.place.at.device));
@@ -142,11 +151,11 @@ absl::Status NodeRestore::AddLease(LeaseId id, SessionId session,
     return Disagrees(absl::StrCat("lease ", id.number()));
   }
   const uint64_t bytes = node_.copies_.SpaceOf(ref.key);
-  node_.sessions_.Claim(session, ref, bytes);
-  node_.NewSlabs(session, ref.place.at.device, copy.offset, bytes);
-  node_.sessions_.Grant(session, id, ref);
+  node_.tenure_.sessions().Claim(session, ref, bytes);
+  node_.space_.UseSlabs(session, ref.place.at.device, copy.offset, bytes);
+  node_.tenure_.sessions().Grant(session, id, ref);
   ++copy.leases;
-  node_.Weigh(ref, copy);
+  node_.space_.Weigh(ref, copy);
   SkipIds(id.number());
   return absl::OkStatus();
 }
@@ -155,7 +164,7 @@ absl::Status NodeRestore::AddLease(LeaseId id, SessionId session,
 absl::Status NodeRestore::CheckPlan(const PlanGrant& grant) const {
   const ModelEntry* model = node_.copies_.FindModel(grant.model);
   if (model == nullptr || grant.id == PlanId() || grant.groups.empty() ||
-      node_.plans_.Find(grant.id) != nullptr) {
+      node_.tenure_.plans().Find(grant.id) != nullptr) {
     return Disagrees(absl::StrCat("plan ", grant.id.number()));
   }
   std::set<GroupIndex> named;
@@ -183,7 +192,7 @@ absl::Status NodeRestore::CheckPlan(const PlanGrant& grant) const {
 }
 
 absl::Status NodeRestore::AddPlan(SessionId session, const PlanGrant& grant) {
-  const SessionBook::Session* holder = node_.sessions_.Find(session);
+  const SessionBook::Session* holder = node_.tenure_.sessions().Find(session);
   if (holder == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat(
         "session ", session.number(), ", which has a plan, cannot go on"));
@@ -196,36 +205,42 @@ absl::Status NodeRestore::AddPlan(SessionId session, const PlanGrant& grant) {
   plan.grant = grant;
   plan.grant.new_slabs.clear();
   plan.ring_owner = node_.copies_.NewOwner();
-  plan.zone = node_.ZoneOf(Node::RingRef(grant));
+  plan.zone = node_.space_.ZoneOf(Tenure::RingRef(grant));
   plan.given = true;
   if (grant.ring_bytes > 0) {
-    HOIST_RETURN_IF_ERROR(node_.spaces_[grant.device.number()]->RestoreAt(
-        grant.ring_offset, grant.ring_bytes, plan.zone, plan.ring_owner));
-    node_.NewSlabs(session, grant.device, grant.ring_offset, grant.ring_bytes);
+    HOIST_RETURN_IF_ERROR(node_.space_.device(grant.device)
+                              .RestoreAt(grant.ring_offset, grant.ring_bytes,
+                                         plan.zone, plan.ring_owner));
+    node_.space_.UseSlabs(session, grant.device, grant.ring_offset,
+                          grant.ring_bytes);
   }
-  node_.plans_.Restore(std::move(plan));
+  node_.tenure_.plans().Restore(std::move(plan));
   std::vector<GroupIndex> order;
   for (const PlannedGroup& group : grant.groups) order.push_back(group.group);
-  node_.orders_.Set(session, grant.model, std::move(order));
+  node_.tenure_.orders().Set(session, grant.model, std::move(order));
   SkipIds(grant.id.number());
   return absl::OkStatus();
 }
 
-absl::Status NodeRestore::AddArena(const KeptArena& kept) {
-  return NodeArenas(node_).Restore(kept);
+absl::Status NodeRestore::AddArena(const PersistedArena& kept) {
+  HOIST_RETURN_IF_ERROR(node_.arenas_.Restore(kept));
+  node_.ids_.Skip(kept.id.number());
+  return absl::OkStatus();
 }
 
 void NodeRestore::NoMoreArenas() {
-  for (const auto& space : node_.spaces_) space->ZeroFree();
+  for (uint32_t d = 0; d < node_.space_.devices(); ++d) {
+    node_.space_.device(DeviceIndex(d)).ZeroFree();
+  }
 }
 
 bool NodeRestore::AddPin(const CopyRef& ref) {
   Copy* copy = node_.copies_.Find(ref);
   if (copy == nullptr || !copy->usable()) return false;
-  // One that was asked for and had to wait waits again.
-  if (!copy->pinned && !node_.CheckBesidePlans(ref).ok()) return false;
-  copy->pinned = true;  // The book says so already.
-  node_.Weigh(ref, *copy);
+  // A pin that had to wait for its copy waits again.
+  if (!copy->pinned && !node_.space_.CheckReservations(ref).ok()) return false;
+  copy->pinned = true;  // Already in the book.
+  node_.space_.Weigh(ref, *copy);
   return true;
 }
 

@@ -1,4 +1,4 @@
-// Puts what the last hoistd had on devices, and for whom, into a new Node.
+// Restores what the last hoistd had on devices, and for whom, into a new Node.
 #ifndef HOIST_DAEMON_CORE_NODE_RESTORE_H_
 #define HOIST_DAEMON_CORE_NODE_RESTORE_H_
 
@@ -9,47 +9,49 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "daemon/core/kept.h"
 #include "daemon/core/node.h"
+#include "daemon/core/persisted.h"
 #include "daemon/core/requests.h"
 
 namespace hoistd {
 
-// Before anything else happens to the node, but for Node::Restore of published
-// groups, and in this order: ids, models, slabs by their offsets, copies,
-// sessions, leases, plans, arenas, pins. All of it is taken or none: who gets
-// an error throws the node away, and what it was told of is nobody's. So each
-// call looks whether what it is told agrees with all before, and nothing is
-// believed that could be wrong: memory that a worker may still read must not
-// come free.
+// To be called before all other events except Registry::Restore of published
+// groups, in this order: ids, models, slabs by offset, copies, sessions,
+// leases, plans, arenas, pins. All or nothing: after an error the caller
+// discards the node, and no record has an owner. Each call checks its record
+// against all before and trusts none: memory that a worker may still read must
+// not come free.
 //
 // Threads:  the node's.
 class NodeRestore {
  public:
   explicit NodeRestore(Node& node) : node_(node) {}
 
-  // No id up to this one is given again, nor a slab's.
+  // Later ids, and ids of slabs, are above `last`.
   void SkipIds(uint64_t last);
+  // The published model had `groups` groups. Those left have been restored; the
+  // others are missing.
+  void HadGroups(const User& owner, const std::string& model, uint32_t groups);
   // A model of files.
   absl::Status AddModel(ModelId id, std::shared_ptr<const ModelSpec> spec,
                         User owner, Readers readers);
-  // That a published one is there under this id.
+  // Checks that the published model has this id.
   absl::Status CheckModel(ModelId id, User owner,
                           const std::string& name) const;
-  // That the model of the copy is there, with its group.
-  absl::Status CheckGroup(const KeptCopy& kept) const;
-  // `share` is what the device says of the adopted slab.
-  absl::Status AddSlab(const KeptSlab& kept, const SlabShare& share);
-  absl::Status AddCopy(const KeptCopy& kept, absl::Time now);
+  // Checks that the copy's model and group exist.
+  absl::Status CheckGroup(const PersistedCopy& kept) const;
+  // `share`: of the adopted slab, from the device.
+  absl::Status AddSlab(const PersistedSlab& kept, const SlabShare& share);
+  absl::Status AddCopy(const PersistedCopy& kept, absl::Time now);
   absl::Status AddSession(SessionId id, const OpenSessionArgs& args,
                           absl::Time now);
   absl::Status AddLease(LeaseId id, SessionId session, const CopyRef& copy);
-  // With the slots and residents that it had.
+  // With its former slots and residents.
   absl::Status AddPlan(SessionId session, const PlanGrant& grant);
-  absl::Status AddArena(const KeptArena& kept);
-  // No arena comes any more: what is in none is zeroed.
+  absl::Status AddArena(const PersistedArena& kept);
+  // All arenas are restored: zeroes writable memory that belongs to none.
   void NoMoreArenas();
-  // Pins the copy. False: none is there, and whoever wants it brings it up.
+  // Pins the copy. False: none is there; the caller brings it up.
   bool AddPin(const CopyRef& ref);
 
  private:

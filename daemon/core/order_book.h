@@ -1,4 +1,4 @@
-// The orders in which sessions said they will stage groups.
+// The staging orders that sessions announced.
 #ifndef HOIST_DAEMON_CORE_ORDER_BOOK_H_
 #define HOIST_DAEMON_CORE_ORDER_BOOK_H_
 
@@ -8,22 +8,22 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "daemon/terms/ids.h"
+#include "daemon/types/ids.h"
 
 namespace hoistd {
 
 // Threads: one at a time.
-// Bounds:  one order per session and model, as long as the caller allows.
+// Bounds:  one order per session and model; the caller bounds its length.
 class OrderBook {
  public:
-  // The session will stage `order` over and over. Empty: no order any more.
+  // The session stages `order` repeatedly. Empty: clears the order.
   void Set(SessionId session, ModelId model, std::vector<GroupIndex> order);
-  // The session staged `key`: its cursor moves behind it.
+  // The session staged `key`: moves its cursor behind it.
   void Staged(SessionId session, GroupKey key, absl::Time now);
   void ForgetSession(SessionId session);
   void ForgetModel(ModelId model);
 
-  // The soonest next use that any session's order tells; nullopt: none does.
+  // The soonest next use by any session's order; nullopt: in none.
   std::optional<absl::Duration> UntilUse(GroupKey key) const;
 
  private:

@@ -44,7 +44,7 @@ void PartBook::Take(GroupKey copy, User& user, const SheetSpan& span,
   const auto at = std::ranges::upper_bound(user.taken, span, {}, &Taken::span);
   user.taken.insert(at, {span, owner});
   std::vector<GroupKey>& users = At(owner).users;
-  // Of its own parts it was added last.
+  // It was the last added to its own parts.
   if (!users.empty() && users.back() == copy) return;
   users.push_back(copy);
   user.parts.push_back(owner);
@@ -69,6 +69,12 @@ void PartBook::TakeFrom(const SheetKey& key, GroupKey copy, User& user,
     at = end;
   }
   if (at < span.to) rest.push_back({span.file, at, span.to});
+}
+
+uint64_t PartBook::BytesOf(const std::vector<SheetSpan>& spans) {
+  uint64_t bytes = 0;
+  for (const SheetSpan& span : spans) bytes += span.bytes();
+  return bytes;
 }
 
 std::vector<SheetSpan> PartBook::Join(GroupKey copy, const Group& group,

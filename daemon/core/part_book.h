@@ -1,15 +1,15 @@
-// Which bytes of files lie on the host: each once, whatever models and groups
-// want them.
+// The bytes of files on the host: each lies there once, whatever models and
+// groups use it.
 //
-// What lies there are parts of sheets (model/sheet.h). A group's host copy uses
-// the parts that hold its runs: those that are there already it shares, and for
-// what is missing parts are added, which a transfer fills. A part goes when no
-// copy uses it and nothing fills it; but what the last hoistd had stays for
-// whoever comes. So two groupings of the same files cost
-// the bytes of one, and a group whose neighbours came before it is read in
-// several parts, and later copied to a device in as many ranges.
+// Bytes lie there as parts of sheets (model/sheet.h). A group's host copy uses
+// the parts with its runs, and shares those already there. Missing runs get new
+// parts, which a transfer fills. A part is dropped when no copy uses it and
+// nothing fills it; parts of the last hoistd stay for future users. So two
+// groupings of the same files cost the bytes of one. A group next to present
+// groups is read in several parts, and later copied to a device in as many
+// ranges.
 //
-// This book knows the parts; space is ExtentMap's, and Node asks for it.
+// This book tracks parts; ExtentMap tracks their space, which Node requests.
 #ifndef HOIST_DAEMON_CORE_PART_BOOK_H_
 #define HOIST_DAEMON_CORE_PART_BOOK_H_
 
@@ -24,14 +24,13 @@
 #include "daemon/core/device_space.h"
 #include "daemon/core/transfer.h"
 #include "daemon/model/tensor.h"
-#include "daemon/terms/ids.h"
-#include "daemon/terms/image_range.h"
+#include "daemon/types/ids.h"
+#include "daemon/types/image_range.h"
 
 namespace hoistd {
 
-// The sheet of a file, among those who may read it. What is for all readers
-// serves everyone who brings the same file; what one user's models brought
-// serves that user alone.
+// A file's sheet, per set of readers. A sheet for all readers serves all users
+// of the same file; one that a user's models brought serves that user alone.
 struct SheetKey {
   FileIdentity file;
   uint64_t readers = 0;  // As in Zone.
@@ -46,53 +45,53 @@ struct SheetSpan {
   uint64_t to = 0;
 
   uint64_t bytes() const { return to - from; }
-  // Of the host: in pages, so that whatever lies there can be read and written
-  // with O_DIRECT.
+  // Host space, in whole pages so that O_DIRECT can read and write it.
   uint64_t space() const;
   auto operator<=>(const SheetSpan&) const = default;
 };
 
-// An extent that nobody uses any more.
+// An extent without users.
 struct FreedExtent {
   uint64_t offset = 0;
   OwnerId owner;
 };
 
 // Threads: one at a time.
-// Bounds:  parts are as many as the transfers that brought them had spans.
+// Bounds:  as many parts as the filling transfers had spans.
 class PartBook {
  public:
   // Parts begin and end at multiples of this in their sheet.
   static constexpr uint64_t kGranule = 256;
 
-  // What a group needs of its files, its reaches whole; in order, disjoint and
-  // apart.
+  // The spans of files that a group needs, with whole reaches; ordered,
+  // disjoint and not adjacent.
   static std::vector<SheetSpan> SpansOf(const Group& group);
+  static uint64_t BytesOf(const std::vector<SheetSpan>& spans);
 
-  // From now on the copy uses all parts that are there of what it needs, those
-  // that are being filled too. Returns what is missing. `sheets` has one key a
-  // file of the model: where what is added goes.
+  // The copy now uses all existing parts of what it needs, including parts
+  // being filled. Returns what is missing. `sheets`: one key per file of the
+  // model, for the added parts.
   std::vector<SheetSpan> Join(GroupKey copy, const Group& group,
                               std::vector<SheetKey> sheets);
-  // `span`, which was missing, gets this extent; `by` fills it.
+  // Places `span`, missing so far, at this extent; `by` fills it.
   void Add(GroupKey copy, const SheetSpan& span, uint64_t host_offset,
            OwnerId owner, TransferId by);
-  // What was there before this hoistd lies there again once `by` has ended, and
-  // then stays though nobody uses it, until somebody has or it is forgone.
-  // False: something of it is there already.
+  // A part of the last hoistd is valid again once `by` has ended. Unused, it
+  // stays until its first use ends or Forgo. False: it overlaps an existing
+  // part.
   bool Restore(const SheetKey& sheet, uint64_t from, uint64_t bytes,
                uint64_t host_offset, OwnerId owner, TransferId by);
-  // Such a part that nobody uses is there no more.
+  // Drops such a part; nobody uses it.
   void Forgo(OwnerId owner, std::vector<FreedExtent>& freed);
-  // The copy, which is whole, needs its parts: they go when it does.
+  // The complete copy needs its parts: they go with it.
   void Settle(GroupKey copy);
-  // The end of a transfer: its parts are there. Returns the copies that use
-  // them, of which each may be complete now.
+  // The transfer has filled its parts. Returns the copies that use them; each
+  // may be complete now.
   std::vector<GroupKey> Filled(TransferId by, std::vector<FreedExtent>& freed);
-  // Or they are not, and no copy to come will use them. Those that do must
-  // leave now.
+  // The transfer failed: no new copy uses its parts. Returns their users, which
+  // must leave now.
   std::vector<GroupKey> Failed(TransferId by, std::vector<FreedExtent>& freed);
-  // The copy uses nothing any more.
+  // The copy no longer uses any part.
   void Leave(GroupKey copy, std::vector<FreedExtent>& freed);
 
   // Joined, and not left.
@@ -100,20 +99,20 @@ class PartBook {
   const std::vector<OwnerId>& PartsOf(GroupKey copy) const {
     return users_.at(copy).parts;
   }
-  // Of the parts that the copy uses, those that fill some; each once.
+  // Transfers that fill parts of the copy; each once.
   std::vector<TransferId> FillersOf(GroupKey copy) const;
-  // Where the image of a copy lies; all its parts are there.
+  // Where a copy's image lies; all its parts must be filled.
   ImageRanges RangesOf(GroupKey copy, const Group& group) const;
 
-  // Of its parts, those that it was the first to use of all that do.
+  // Space of the copy's parts that it was first to use among their users.
   uint64_t OwnSpace(GroupKey copy) const;
-  // Of parts that are being filled though nobody uses them any more.
+  // Space of parts being filled without users.
   uint64_t UnusedSpace() const;
-  // Of restored parts that are there and that nobody uses.
+  // Space of restored, filled parts without users.
   uint64_t RestoredSpace() const;
-  // Whether nobody uses the part, and it is there.
+  // Whether the part is filled and unused.
   bool Idle(OwnerId owner) const;
-  // What `by` fills.
+  // A part that a transfer fills.
   struct Filling {
     SheetKey sheet;
     uint64_t from = 0;
@@ -122,16 +121,16 @@ class PartBook {
     bool restored = false;
   };
   std::vector<Filling> FilledBy(TransferId by) const;
-  // nullptr: the owner's extent is no part's. Empty: nobody uses it any more.
-  // Valid until the book changes.
+  // The users of the part in this extent; empty: unused. nullptr: the extent is
+  // no part's. Valid until the book changes.
   const std::vector<GroupKey>* UsersOf(OwnerId owner) const;
-  // Where on the host the part ends that ends right before this span: what lies
-  // there can be copied together with it. nullopt: there is none, or not so.
+  // Where on the host the part ends that directly precedes this span, so that
+  // both can be copied in one range. nullopt: none.
   std::optional<uint64_t> EndBefore(const SheetKey& sheet, uint64_t from) const;
   uint64_t SpaceOf(OwnerId owner) const;
 
-  // That parts of a sheet are apart, users and parts know each other, and what
-  // a copy uses is what it needs; what is not so is our bug. For tests.
+  // Checks that a sheet's parts are disjoint, parts and users match, and a copy
+  // uses what it needs; a mismatch is our bug. For tests.
   void Check() const;
 
  private:
@@ -142,22 +141,22 @@ class PartBook {
     uint64_t host_offset = 0;
     std::optional<TransferId> filling;
     bool failed = false;    // No longer in its sheet.
-    bool restored = false;  // Stays though nobody uses it.
+    bool restored = false;  // Stays though unused.
     std::vector<GroupKey> users;
 
     uint64_t end() const { return from + bytes; }
     uint64_t space() const { return SheetSpan{0, from, end()}.space(); }
-    // Restored, and the pool is not up there yet.
+    // Restored, in a region of the pool that is not ready yet.
     bool coming() const { return restored && filling.has_value(); }
   };
-  // Of which part the copy takes this span.
+  // The part that holds this span of the copy.
   struct Taken {
     SheetSpan span;
     OwnerId part;
   };
   struct User {
     std::vector<SheetKey> sheets;  // By file.
-    std::vector<Taken> taken;      // By span; apart.
+    std::vector<Taken> taken;      // By span; not adjacent.
     std::vector<OwnerId> parts;    // Each once.
   };
   using Sheet = std::map<uint64_t, OwnerId>;  // By `from`.
@@ -165,7 +164,7 @@ class PartBook {
   Part& At(OwnerId owner) { return parts_.at(owner); }
   const Part& At(OwnerId owner) const { return parts_.at(owner); }
   void Take(GroupKey copy, User& user, const SheetSpan& span, OwnerId owner);
-  // Takes of the sheet what it has of the span, and adds what it lacks to
+  // Takes the span's existing bytes from the sheet and adds the missing ones to
   // `rest`.
   void TakeFrom(const SheetKey& sheet, GroupKey copy, User& user,
                 const SheetSpan& span, std::vector<SheetSpan>& rest);

@@ -25,9 +25,12 @@ CopyRef OnHostOf(const StandingPlan& plan, GroupIndex group) {
 
 }  // namespace
 
-PlanBook::PlanBook(size_t devices, const CopyTable& copies,
+PlanBook::PlanBook(std::vector<PromiseBook>& promises, const CopyTable& copies,
                    const SessionBook& sessions, QuotaBook& quota)
-    : copies_(copies), sessions_(sessions), quota_(quota), promises_(devices) {}
+    : copies_(copies),
+      sessions_(sessions),
+      quota_(quota),
+      promises_(promises) {}
 
 absl::Status PlanBook::CheckMore(User uid) const {
   return quota_.Check(uid, Quota::kPlans, 1);
@@ -265,6 +268,15 @@ std::set<CopyRef> PlanBook::OwnCopies(SessionId session, DeviceIndex device,
   return own;
 }
 
+bool PlanBook::Promised(SessionId session, const CopyRef& copy) const {
+  for (const auto& [id, plan] : plans_) {
+    if (plan.session != session || plan.ended) continue;
+    const std::vector<CopyRef> residents = ResidentsOf(plan.grant);
+    if (std::count(residents.begin(), residents.end(), copy) > 0) return true;
+  }
+  return false;
+}
+
 std::set<CopyRef> PlanBook::UserCopies(User uid, DeviceIndex device,
                                        std::optional<PlanId> except) const {
   std::set<CopyRef> copies;
@@ -277,12 +289,6 @@ std::set<CopyRef> PlanBook::UserCopies(User uid, DeviceIndex device,
   }
   return copies;
 }
-
-void PlanBook::SetBusy(const CopyRef& copy, Zone zone) {
-  BookOf(copy).SetBusy(copy, zone, copies_.SpaceOf(copy.key));
-}
-
-void PlanBook::SetIdle(const CopyRef& copy) { BookOf(copy).SetIdle(copy); }
 
 void PlanBook::Charge(User uid, const PlanGrant& grant) {
   quota_.Add(uid, Quota::kPlans, 1);

@@ -1,5 +1,5 @@
-// Plans: those that wait for their rings, those that stand, and what each was
-// promised and holds.
+// Plans: waiting for their rings or standing, with their promises and host
+// holdings.
 #ifndef HOIST_DAEMON_CORE_PLAN_BOOK_H_
 #define HOIST_DAEMON_CORE_PLAN_BOOK_H_
 
@@ -19,7 +19,7 @@
 #include "daemon/core/quota.h"
 #include "daemon/core/requests.h"
 #include "daemon/core/session_book.h"
-#include "daemon/terms/ids.h"
+#include "daemon/types/ids.h"
 
 namespace hoistd {
 
@@ -27,7 +27,7 @@ namespace hoistd {
 struct PendingPlan {
   SessionId session;
   User uid;
-  PlanGrant grant;  // But for its id, the ring's place and the slabs.
+  PlanGrant grant;  // Without its id, the ring's place and the slabs.
   absl::Time deadline;
   bool no_wait = false;
   uint64_t tried_at = 0;  // Node's space epoch when space was refused.
@@ -41,13 +41,13 @@ struct StandingPlan {
   OwnerId ring_owner;  // If it has a ring.
   Zone zone;           // Of the ring and the residents.
   bool given = false;  // The session was given the ring's slabs.
-  // Of the host: what it asked for, and what it holds with a lease each.
+  // Host copies: requested, and held with a lease each.
   std::set<GroupIndex> asked;
   std::set<GroupIndex> held;
   bool ended = false;
 };
 
-// Those of a device: but for `except`, and of one session, or of one user.
+// Plans of a device, except `except`, of one session or one user.
 struct PlanFilter {
   DeviceIndex device;
   std::optional<SessionId> session = std::nullopt;
@@ -55,104 +55,100 @@ struct PlanFilter {
   std::optional<PlanId> except = std::nullopt;
 };
 
-// From when it waits until it is gone a plan counts for its user, in `quota`,
-// and so does its ring; its residents do until it ends. Residents are promised
-// to it, and its ring is firm, from when it stands: residents until it ends,
-// the ring until it is gone. What it asks for and holds of the host counts for
-// its user until it lets go.
+// In `quota` a plan and its ring count for its user from the request until the
+// plan is gone; its residents count until it ends. Once it stands, its
+// residents are promised to it until it ends, and its ring is firm until it is
+// gone. Host copies that it requests or holds count for its user until it
+// releases them.
 //
 // Threads:  one at a time.
-// Owns:     the plans and the promises. Borrows the rest, which must outlive
-//           this object. A plan's model stays as long as the plan.
+// Owns:     the plans. Borrows the rest, which must outlive this object. A
+//           plan's model stays as long as the plan.
 // Bounds:   as many plans as quotas allow.
 class PlanBook {
  public:
-  PlanBook(size_t devices, const CopyTable& copies, const SessionBook& sessions,
-           QuotaBook& quota);
+  // `promises`: one book per device.
+  PlanBook(std::vector<PromiseBook>& promises, const CopyTable& copies,
+           const SessionBook& sessions, QuotaBook& quota);
   PlanBook(const PlanBook&) = delete;
   PlanBook& operator=(const PlanBook&) = delete;
 
-  // --- Those that wait ----------------------------------------------------
+  // --- Waiting plans ------------------------------------------------------
 
-  // ResourceExhausted: the user has as many as they may.
+  // ResourceExhausted: the user has reached the quota of plans.
   absl::Status CheckMore(User uid) const;
   void Add(RequestId request, PendingPlan pending);
-  // One that stood before this object was; its session was given its slabs.
+  // A plan that stood before this object; its session has its slabs.
   void Restore(StandingPlan plan);
-  // It was tried at this epoch, in vain.
+  // A try at this epoch failed.
   void Block(RequestId request, uint64_t epoch, Blocked why);
-  // It is not to be any more.
+  // Ends the waiting plan.
   void Drop(RequestId request);
   const std::map<RequestId, PendingPlan>& waiting() const { return waiting_; }
-  // Those to be refused. Who would not wait for space waits for those who were
-  // asked to close slabs: they answer at once.
+  // Plans to refuse now. A plan that does not wait for space still waits for
+  // workers that were asked to close slabs: they answer at once.
   std::vector<RequestId> Late(absl::Time now) const;
   absl::Time NextDeadline() const;
 
-  // --- Those that stand ---------------------------------------------------
+  // --- Standing plans -----------------------------------------------------
 
-  // It has its ring, there.
+  // The plan has its ring there.
   const StandingPlan& Stand(RequestId request, PlanId id, OwnerId ring_owner,
                             uint64_t ring_offset, Zone zone);
-  // The session was given the ring's slabs, once.
+  // The session was given the ring's slabs; once.
   void Give(PlanId id);
-  // It may copy into its ring until it is gone.
+  // The plan may copy into its ring until it is gone.
   void End(PlanId id);
-  // It has ended and holds nothing. What it asked for is not for it any more.
+  // It has ended and holds nothing; its requests are void.
   void Erase(PlanId id);
-  // nullptr: there is none. It may have ended.
+  // nullptr: none. The plan may have ended.
   const StandingPlan* Find(PlanId id) const;
-  // nullptr: there is none, or it has ended.
+  // nullptr: none, or ended.
   const StandingPlan* FindLive(PlanId id) const;
-  // The session's that have not ended.
+  // The session's plans that have not ended.
   std::vector<PlanId> LiveOf(SessionId session) const;
-  // Ended ones as well.
+  // Including ended ones.
   const std::map<PlanId, StandingPlan>& standing() const { return plans_; }
-  // That plans need, wherever they are in their lives.
+  // Models of all plans, waiting, standing or ended.
   std::set<ModelId> Models() const;
 
-  // --- What they hold of the host -----------------------------------------
+  // --- Their host holdings ------------------------------------------------
 
-  // False: it is asked for already. A group that is held cannot be.
+  // False: already requested. The group must not be held.
   bool Ask(PlanId id, GroupIndex group);
-  // It is not asked for any more; if it is, or was.
+  // Withdraws the request, if there is one.
   void Unask(PlanId id, GroupIndex group);
-  // What was asked for is there, with a lease. False: the plan has ended, and
-  // has no use for it.
+  // The requested copy is there, with a lease. False: the plan has ended and
+  // does not need it.
   bool Hold(PlanId id, GroupIndex group);
   void Unhold(PlanId id, GroupIndex group);
-  // What plans ask for or hold, and how many of them.
+  // Groups that plans request or hold, and by how many plans.
   const std::map<GroupKey, uint32_t>& on_host() const { return on_host_; }
 
-  // --- What they take of devices ------------------------------------------
+  // --- Their device memory ------------------------------------------------
 
-  // Rings, of those that wait too.
+  // Of rings, including those of waiting plans.
   uint64_t RingBytes(const PlanFilter& which) const;
-  // Copies that others count on: leased, pinned, or promised to a plan. What
-  // only `except` needs, which is about to go, is left out.
+  // Copies that others rely on: leased, pinned or promised to a plan. Omits
+  // those that only `except` needs, which is about to end.
   std::set<CopyRef> PromisedCopies(DeviceIndex device, SessionId session,
                                    std::optional<PlanId> except) const;
-  // Copies that only the session's own budget counts: its leases, and the
-  // residents of its plans.
+  // Whether the copy is a resident of a standing plan of the session.
+  bool Promised(SessionId session, const CopyRef& copy) const;
+  // Copies that only the session's own budget counts: its leases and its plans'
+  // residents.
   std::set<CopyRef> OwnCopies(SessionId session, DeviceIndex device,
                               std::optional<PlanId> except) const;
-  // Copies that the user's sessions lease, wait for, or were promised, or wait
-  // to be promised.
+  // Copies that the user's sessions lease, wait for, were promised, or wait to
+  // be promised.
   std::set<CopyRef> UserCopies(User uid, DeviceIndex device,
                                std::optional<PlanId> except) const;
-  const PromiseBook& promises(DeviceIndex device) const {
-    return promises_[device.number()];
-  }
-  // Something else than a plan keeps the device copy where it is; or not.
-  void SetBusy(const CopyRef& copy, Zone zone);
-  void SetIdle(const CopyRef& copy);
-
-  // Puts what the plans' users hold into `counted`, anew.
+  // Recounts the holdings of the plans' users into `counted`.
   void CountInto(QuotaBook& counted) const;
-  // The same of what is firm, one book a device, but for what is busy.
+  // Recounts firm bytes, one book per device, without busy copies.
   std::vector<PromiseBook> CountPromises() const;
-  // That `on_host` is so, and who asks for what does not hold it; what is
-  // not so is our bug. For tests.
+  // Checks that `on_host` is right and no plan both requests and holds a group;
+  // a mismatch is our bug. For tests.
   void Check() const;
 
  private:
@@ -169,9 +165,9 @@ class PlanBook {
   const CopyTable& copies_;
   const SessionBook& sessions_;
   QuotaBook& quota_;
+  std::vector<PromiseBook>& promises_;
   std::map<RequestId, PendingPlan> waiting_;
   std::map<PlanId, StandingPlan> plans_;
-  std::vector<PromiseBook> promises_;  // One a device.
   std::map<GroupKey, uint32_t> on_host_;
 };
 

@@ -1,4 +1,4 @@
-// What of one device cannot be given to somebody else, as running totals.
+// Running totals of a device's memory that cannot be given to others.
 #ifndef HOIST_DAEMON_CORE_PROMISE_BOOK_H_
 #define HOIST_DAEMON_CORE_PROMISE_BOOK_H_
 
@@ -11,20 +11,19 @@
 
 namespace hoistd {
 
-// Copies are firm while a plan was promised them or they are busy: leased,
-// pinned or being filled. Each counts once. Rings are firm while they are
-// there.
+// A copy is firm while it is promised to a plan or busy, that is, leased,
+// pinned or being filled. It counts once. Rings are always firm.
 //
 // Threads: one at a time.
 // Bounds:  as many entries as firm copies.
 class PromiseBook {
  public:
-  // One more plan that stands counts on the copy; one less.
+  // One more standing plan relies on the copy; one less.
   void Promise(const CopyRef& copy, Zone zone, uint64_t bytes);
   void Unpromise(const CopyRef& copy);
   void SetBusy(const CopyRef& copy, Zone zone, uint64_t bytes);
   void SetIdle(const CopyRef& copy);
-  // A plan's ring is there; or no longer.
+  // A plan's ring has come; or gone.
   void AddRing(Zone zone, uint64_t bytes);
   void RemoveRing(Zone zone, uint64_t bytes);
 
@@ -33,9 +32,9 @@ class PromiseBook {
   bool Promised(const CopyRef& copy) const;
   bool IsFirm(const CopyRef& copy) const { return firm_.contains(copy); }
   std::set<CopyRef> FirmCopies() const;
-  // What firm copies and rings take; zones without any are left out.
+  // Bytes of firm copies and rings; zones without any are omitted.
   const std::map<Zone, uint64_t>& ByZone() const { return by_zone_; }
-  // What rings alone do.
+  // Bytes of rings alone.
   const std::map<Zone, uint64_t>& rings() const { return rings_; }
 
   bool operator==(const PromiseBook&) const = default;

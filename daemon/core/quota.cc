@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
 #include "daemon/base/status.h"
-#include "daemon/terms/tier.h"
+#include "daemon/types/tier.h"
 
 namespace hoistd {
 namespace {

@@ -1,9 +1,9 @@
-// What one user (uid) holds of the node, and how much of it one user may hold.
+// What each user (uid) holds of the node, and the limits (admission control).
 //
-// Running totals: whoever grants or takes back says so here, so that a check
-// costs the same however much is there. A copy that several of a user's
-// sessions and plans use counts once for that user; what several users use
-// counts in full for each, so that nobody's total changes by what others do.
+// Running totals: each grant and release is recorded here, so a check has
+// constant cost. A copy used by several of a user's sessions and plans counts
+// once for that user. A copy used by several users counts in full for each, so
+// no user's total depends on others.
 #ifndef HOIST_DAEMON_CORE_QUOTA_H_
 #define HOIST_DAEMON_CORE_QUOTA_H_
 
@@ -16,7 +16,7 @@
 #include "daemon/core/copy_table.h"
 #include "daemon/core/device_names.h"
 #include "daemon/model/tensor.h"
-#include "daemon/terms/ids.h"
+#include "daemon/types/ids.h"
 
 namespace hoistd {
 
@@ -30,12 +30,12 @@ struct QuotaLimits {
   uint64_t header_bytes = kNone;
   uint64_t held_bytes = kNone;
   uint64_t published_bytes = kNone;
-  uint64_t host_bytes = kNone;  // What plans hold and is published, together.
-  std::vector<uint64_t> device_bytes;  // One a device; kNone where it ends.
+  uint64_t host_bytes = kNone;         // Held by plans or published, in sum.
+  std::vector<uint64_t> device_bytes;  // Per device; beyond its end kNone.
 };
 
 struct QuotaOptions {
-  QuotaLimits each;  // Of every user, but for
+  QuotaLimits each;  // Of every user, except
   std::vector<User> trusted;
   QuotaLimits of_trusted;
   std::map<User, QuotaLimits> of_tenants;
@@ -43,7 +43,7 @@ struct QuotaOptions {
   uint64_t descriptors_of_all = QuotaLimits::kNone;
 };
 
-// What the keys of [quota] count, but for device_bytes.
+// What the keys of [quota] count, except device_bytes.
 enum class Quota {
   kSessions,
   kPlans,
@@ -57,7 +57,7 @@ enum class Quota {
 // An open file may take two: one for direct reads, one for all else.
 inline constexpr uint64_t kDescriptorsOfAFile = 2;
 
-// What one user holds.
+// One user's holdings.
 struct Holdings {
   struct Use {
     uint32_t count = 0;
@@ -67,8 +67,8 @@ struct Holdings {
   };
   std::map<Quota, uint64_t> amounts;             // Those that are not 0.
   std::map<DeviceIndex, uint64_t> device_bytes;  // Likewise.
-  std::map<CopyRef, Use> uses;  // Of copies on devices, and held on the host.
-  // How many of the user's models are read from each file. It is open once.
+  std::map<CopyRef, Use> uses;  // Of device copies, and of held host copies.
+  // Number of the user's models per file. A file is open once.
   std::map<FileIdentity, uint32_t> files;
 
   uint64_t Of(Quota what) const;
@@ -77,35 +77,35 @@ struct Holdings {
 };
 
 // Threads:  one at a time.
-// Bounds:   one entry a user that holds something; in it one a copy in use.
+// Bounds:   one entry per user with holdings; in it, one per copy in use.
 // Restart:  not persistent, as what it counts is not.
 class QuotaBook {
  public:
   explicit QuotaBook(QuotaOptions options = {}, DeviceNames names = {});
 
-  // From now on; what is held stays.
+  // Takes effect now; existing holdings stay.
   void SetOptions(QuotaOptions options) { options_ = std::move(options); }
 
-  // ResourceExhausted: with `more` the user would hold more than one may; the
-  // text names the user, both amounts, the key and what would do.
+  // ResourceExhausted: `more` would exceed the user's limit. The text names the
+  // user, both amounts, the key, and a sufficient limit.
   absl::Status Check(User uid, Quota what, uint64_t more) const;
   absl::Status CheckDevice(User uid, DeviceIndex device, uint64_t more) const;
 
   void Add(User uid, Quota what, uint64_t amount);
-  // The user holds so much of it.
+  // The user must hold at least `amount`.
   void Remove(User uid, Quota what, uint64_t amount);
-  // The same of files that are to be kept open; those that the user's models
-  // have in use already cost nothing.
+  // As Check, for files to be kept open; files that the user's models already
+  // use cost nothing.
   absl::Status CheckFiles(User uid,
                           const std::vector<FileIdentity>& files) const;
-  // One more, or one less, of the user's models is read from them.
+  // One more, or one less, of the user's models reads these files.
   void UseFiles(User uid, const std::vector<FileIdentity>& files);
   void UnuseFiles(User uid, const std::vector<FileIdentity>& files);
-  // Device memory that is no copy: a ring, an arena.
+  // Device memory other than copies: a ring, an arena.
   void AddBytes(User uid, DeviceIndex device, uint64_t bytes);
   void RemoveBytes(User uid, DeviceIndex device, uint64_t bytes);
-  // One more, or one less, of the user's sessions and plans uses the copy. On
-  // the host that is a plan that holds it.
+  // One more, or one less, of the user's sessions and plans uses the copy; for
+  // a host copy, of the plans that hold it.
   void Use(User uid, const CopyRef& copy, uint64_t bytes);
   void Unuse(User uid, const CopyRef& copy);
 
@@ -118,7 +118,7 @@ class QuotaBook {
 
  private:
   const QuotaLimits& LimitsOf(User uid) const;
-  // Forgets a user who holds nothing.
+  // Drops the entry of a user without holdings.
   void Tidy(User uid);
 
   QuotaOptions options_;

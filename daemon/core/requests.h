@@ -1,5 +1,5 @@
-// What is asked of the node and what it answers, as plain values: the verbs'
-// arguments and results, free of any way of talking.
+// Requests to the node and their answers as plain values: arguments and results
+// of the verbs, independent of any transport.
 #ifndef HOIST_DAEMON_CORE_REQUESTS_H_
 #define HOIST_DAEMON_CORE_REQUESTS_H_
 
@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -17,37 +18,48 @@
 #include "daemon/model/tensor.h"
 #include "daemon/plan/link_share.h"
 #include "daemon/plan/planner.h"
-#include "daemon/terms/device.h"
-#include "daemon/terms/ids.h"
-#include "daemon/terms/tier.h"
+#include "daemon/types/device.h"
+#include "daemon/types/ids.h"
+#include "daemon/types/tier.h"
 #include "hoist/shared/unique_fd.h"
 
 namespace hoistd {
 
-// Who is at the other end, as the kernel says.
+struct Model;
+using ModelPtr = std::shared_ptr<const Model>;
+struct Resumed;
+struct LeaseGrant;
+struct OpenedPlan;
+struct ArenaGrant;
+struct OpenedPermit;
+
+// The peer of a connection, as the kernel reports it.
 struct Peer {
-  User uid;  // Or whose socket it came through.
+  User uid;  // Or the owner of the socket it used.
   int32_t pid = 0;
-  // Root, hoistd's own uid, or in the group hoist-admin; not from a container,
-  // nor through a tenant's socket.
+  // Root, hoistd's own uid, or a member of group hoist-admin; never from a
+  // container or through a tenant's socket.
   bool admin = false;
   std::string via;  // "socket", "grpc".
-  // It would be an admin, but lives in other user or pid namespaces.
+  // Would be an admin, but has other user or pid namespaces.
   bool apart = false;
 };
 
+// Requests. `Result` is what the answer carries; void: only its status.
 struct OpenSessionArgs {
+  using Result = SessionId;
+
   std::string client_name;
   Peer peer;
   uint64_t device_budget_bytes = 0;  // 0: no limit of its own.
   bool closes_slabs = false;         // It answers a SlabAsk.
-  // Its end of the connection, by which the session goes on with hoistd's
-  // successor; nullptr: it cannot.
+  // Its end of the connection, by which the session resumes with hoistd's
+  // successor; nullptr: it cannot resume.
   std::shared_ptr<hoist::UniqueFd> socket;
-  uint32_t protocol = 0;  // Of the session protocol: what it speaks there.
+  uint32_t protocol = 0;  // Its version of the session protocol.
 };
 
-// What a session's client has of it, whose hoistd has died.
+// A session's client's holdings after the death of its hoistd.
 struct OpenSlab {
   DeviceIndex device;
   SlabId slab;
@@ -55,26 +67,30 @@ struct OpenSlab {
   auto operator<=>(const OpenSlab&) const = default;
 };
 struct ResumeArgs {
+  using Result = Resumed;
+
   std::vector<LeaseId> leases;
   std::vector<PlanId> plans;
   std::vector<OpenSlab> slabs;
   std::vector<ArenaId> arenas;
 };
-// Of that, what the session does not have any more.
+// The part of those that the session no longer has.
 struct Resumed {
   std::vector<LeaseId> lost_leases;
   std::vector<PlanId> lost_plans;
   std::vector<ArenaId> lost_arenas;
 };
 
-// A file that the caller opened (or, for gRPC paths, that we opened below
-// model_roots).
+// A file opened by the caller (or, for gRPC paths, by us below model_roots).
 struct OpenFile {
   std::string name;  // Base name.
   hoist::UniqueFd fd;
 };
 
+// Requests of a session; SessionRequest, below, lists them.
 struct RegisterModelArgs {
+  using Result = ModelPtr;
+
   std::string name;
   std::vector<OpenFile> shards;
   std::optional<OpenFile> index;
@@ -84,58 +100,106 @@ struct RegisterModelArgs {
 };
 
 struct PublishArgs {
+  using Result = ModelPtr;
+
   std::string model;
-  Group group;            // As the client says: hostile until checked.
+  Group group;            // From the client: hostile until checked.
   hoist::UniqueFd image;  // A memfd sealed against writes.
   std::optional<Readers> readers;
   absl::Duration deadline =
       absl::Seconds(60);            // To wait for space on the host.
-  std::optional<Content> expected;  // Nothing else is kept.
+  std::optional<Content> expected;  // Other content is refused.
   bool of_session = false;          // The model ends with it.
 };
 
-struct StageArgs {
-  GroupKey key;
-  DeviceIndex device;
-  absl::Duration deadline;  // Zero: only if it need not wait for space.
-  bool apart = false;       // In a slab of its own.
-  // It evicts with care, and copies what others leave of the link.
-  bool background = false;
+struct DescribeModelArgs {
+  using Result = ModelPtr;
+
+  std::string name;
 };
 
-struct ReadImageArgs {
+// By content, under any name; see Tenure::FindByContent.
+struct FindContentArgs {
+  using Result = ModelPtr;
+
+  Content content;
+};
+
+// PermissionDenied: another user's model.
+struct ForgetModelArgs {
+  using Result = void;
+
+  ModelId model;
+};
+
+struct StageArgs {
+  using Result = LeaseGrant;
+
   GroupKey key;
-  absl::Duration deadline;  // Zero: only if it need not wait for space.
-  // A memfd of the client's, of exactly this size and no other ever; hostile
-  // until hoistd has sealed it.
+  DeviceIndex device;
+  absl::Duration deadline;  // Zero: no wait for space.
+  bool apart = false;       // In a slab of its own.
+  // Evicts with care, and copies with spare link bandwidth only.
+  bool background = false;
+  // In a slab with an IPC handle (gRPC workers on CUDA).
+  bool shared = false;
+};
+
+// Copies a group's image into the client's memfd, by way of the host.
+// InvalidArgument: the memfd is not what ReadImage needs.
+struct ReadImageArgs {
+  using Result = void;
+
+  GroupKey key;
+  absl::Duration deadline;  // Zero: no wait for space.
+  // The client's memfd, of exactly this size for good; hostile until hoistd has
+  // sealed it.
   hoist::UniqueFd memfd;
   uint64_t memfd_bytes = 0;
 };
 
 struct HeatArgs {
+  using Result = std::vector<GroupHeat>;  // The model's known heat.
+
   ModelId model;
   std::vector<GroupHeat> heat;
-  DeviceIndex device;  // Which read them.
+  DeviceIndex device;  // The device that read them.
   uint64_t touched_hot_bytes = 0;
   uint64_t touched_cold_bytes = 0;
 };
 
+// Answered when the groups are queued, before they arrive.
 struct PrefetchArgs {
+  using Result = void;
+
   ModelId model;
   std::vector<GroupIndex> groups;
   TierAt to;
 };
 
-// What another process needs to open a slab. `share.fd` is borrowed, and valid
-// while the lease that it came with is held.
+struct ReleaseArgs {
+  using Result = void;
+
+  std::vector<LeaseId> leases;
+};
+
+struct SetOrderArgs {
+  using Result = void;
+
+  ModelId model;
+  std::vector<GroupIndex> groups;
+};
+
+// What another process needs to open a slab. `share.fd` is borrowed and valid
+// while its lease is held.
 struct SlabUse {
   SlabSpec slab;
   SlabShare share;
 };
 
-// A session is to close slabs in which it has neither lease nor ring, since
-// their memory is needed elsewhere. Its answer is Node::SlabsClosed. Slabs that
-// it is given again later are not meant any more.
+// Asks a session to close slabs in which it has neither lease nor ring, since
+// others need their memory. The answer is Node::SlabsClosed. Slabs given to it
+// again later are exempt.
 struct SlabAsk {
   SessionId session;
   DeviceIndex device;
@@ -143,7 +207,10 @@ struct SlabAsk {
   std::vector<SlabId> slabs;
 };
 
+// The session has closed these slabs of the ask.
 struct SlabsClosedArgs {
+  using Result = void;
+
   DeviceIndex device;
   uint64_t number = 0;  // The ask's.
   std::vector<SlabId> slabs;
@@ -157,32 +224,55 @@ struct LeaseGrant {
   uint64_t bytes = 0;
   bool was_resident = false;
   bool apart = false;              // In a slab of its own.
-  std::vector<SlabUse> new_slabs;  // Not given to this session before.
+  std::vector<SlabUse> new_slabs;  // New to this session.
 };
 
+// Leases memory that the session writes to; see Arenas::Open. Its slabs'
+// descriptors are borrowed, as a lease's are. Unimplemented: the node has no
+// such memory.
 struct ArenaArgs {
+  using Result = ArenaGrant;
+
   uint64_t bytes = 0;
   absl::Duration deadline;  // To wait for space.
 };
 
-// Memory that the session alone has, and may write to, until it closes it.
+// Memory of this session alone, writable until its close.
 struct ArenaGrant {
   ArenaId id;
   DeviceIndex device;
-  uint64_t bytes = 0;          // No less than was asked for.
-  std::vector<SlabUse> slabs;  // It is these, end to end.
+  uint64_t bytes = 0;          // At least as requested.
+  std::vector<SlabUse> slabs;  // The memory is these, end to end.
 };
 
+struct CloseArenaArgs {
+  using Result = void;
+
+  ArenaId arena;
+};
+
+// Sets a plan and opens its lane. The replaced plan ends first, unless the
+// request itself is refused: then it stands, and the code is ResourceExhausted
+// or InvalidArgument, which no later refusal has. Aborted: it ended, and the
+// new plan found no space.
 struct SetPlanArgs {
+  using Result = OpenedPlan;
+
   ModelId model;
   DeviceIndex device;
-  uint64_t budget_bytes = 0;      // 0: as much as can be promised.
-  std::vector<GroupIndex> order;  // Of one pass; may repeat groups.
+  uint64_t budget_bytes = 0;      // 0: the most that can be promised.
+  std::vector<GroupIndex> order;  // One pass; may repeat groups.
   absl::Duration deadline;        // To wait for the ring's space.
-  // A plan of the session that ends for this one.
+  // A plan of the session to end for this one.
   std::optional<PlanId> replaces;
   absl::Duration stage_deadline = absl::Seconds(60);
   ShareOptions share;
+};
+
+struct ClearPlanArgs {
+  using Result = void;
+
+  PlanId plan;
 };
 
 struct PlannedGroup {
@@ -192,56 +282,73 @@ struct PlannedGroup {
   uint64_t image_bytes = 0;
 };
 
-// A plan that stands. Its residents are not leased yet; they are promised.
+// A standing plan. Its residents are promised, not yet leased.
 struct PlanGrant {
   PlanId id;
   ModelId model;
   DeviceIndex device;
   uint64_t budget_bytes = 0;
   std::vector<PlannedGroup> groups;  // In order of first use.
-  std::vector<uint32_t> lane_order;  // Of the streamed ones, by their rank.
+  std::vector<uint32_t> lane_order;  // The streamed groups, by rank.
   uint64_t ring_offset = 0;          // In the device's span.
   uint64_t ring_bytes = 0;
   uint64_t resident_bytes = 0;
-  uint64_t streamed_bytes = 0;  // A pass.
+  uint64_t streamed_bytes = 0;  // Per pass.
   uint32_t lead = 0;
-  std::vector<SlabUse> new_slabs;  // Of the ring: Node::GiveSlabs.
+  std::vector<SlabUse> new_slabs;  // Of the ring: Tenure::GiveSlabs.
 };
 
-// A plan with the lane that it runs over; no lane if nothing is streamed.
+// A plan and its lane; no lane if nothing is streamed.
 struct OpenedPlan {
   PlanGrant grant;
   hoist::UniqueFd lane;
   hoist::UniqueFd wake;
 };
 
-// Who will copy to a device by itself.
-struct OpenCopierArgs {
+// Opens a permit for the session's own copies to a device. It ends with the
+// session. ResourceExhausted: the session, or its user, has too many.
+struct OpenPermitArgs {
+  using Result = OpenedPermit;
+
   DeviceIndex device;
   ShareOptions share;
 };
 
-struct OpenedCopier {
-  CopierId id;
-  hoist::UniqueFd memory;  // See hoist/shared/copier_layout.h.
+struct OpenedPermit {
+  PermitId id;
+  hoist::UniqueFd memory;  // See hoist/shared/permit_layout.h.
   hoist::UniqueFd wake;
 };
 
-// A model as it stands: publishing adds groups, under the same id.
+struct ClosePermitArgs {
+  using Result = void;
+
+  PermitId permit;
+};
+
+// All requests of a session. Each place that serves them visits this variant,
+// so the compiler finds those that lack a new verb.
+using SessionRequest =
+    std::variant<RegisterModelArgs, PublishArgs, DescribeModelArgs,
+                 FindContentArgs, ForgetModelArgs, StageArgs, ReadImageArgs,
+                 PrefetchArgs, ReleaseArgs, HeatArgs, SetOrderArgs,
+                 SlabsClosedArgs, SetPlanArgs, ClearPlanArgs, ArenaArgs,
+                 CloseArenaArgs, OpenPermitArgs, ClosePermitArgs>;
+
+// A model at a moment: publishing adds groups under the same id.
 struct Model {
   ModelId id;
   User owner;
   Readers readers = Readers::kOwner;
   std::shared_ptr<const ModelSpec> spec;
 };
-using ModelPtr = std::shared_ptr<const Model>;
 
-// Which copies an admin means.
+// The copies that an admin names.
 struct CopySelector {
   std::string model;
   std::string group;         // Empty: all of the model's.
   std::optional<TierAt> at;  // nullopt: device 0..n and host.
-  Peer asker;                // Whose "llama" is meant; see MeantBy.
+  Peer asker;                // Gives names their meaning; see MeantBy.
 };
 
 struct CopyTotals {
@@ -256,16 +363,10 @@ struct LoadProgress {
   uint64_t total_bytes = 0;
   uint32_t done_groups = 0;
   uint32_t total_groups = 0;
-  uint32_t left_out_groups = 0;  // Did not fit; not an error.
+  uint32_t left_out_groups = 0;  // Without room; not an error.
 };
 
-struct CheckWish {
-  Peer asker;
-  std::string model;  // Empty: all published ones.
-  bool repair = false;
-};
-
-// What a check found wrong, and what was done about it.
+// A check's finding, and its remedy.
 struct CheckFinding {
   std::string group;  // "model/group".
   TierAt at;
@@ -274,23 +375,23 @@ struct CheckFinding {
 
 // Of one group.
 struct CheckedGroup {
-  uint64_t bytes = 0;  // That were read, in all tiers.
+  uint64_t bytes = 0;  // Read, in all tiers.
   std::vector<CheckFinding> findings;
 };
 
-// What `hoistctl check` has done so far.
+// The progress of `hoistctl check`.
 struct CheckProgress {
-  // The first of them; the others are in the log.
+  // The first findings; the others are only logged.
   static constexpr size_t kMostFindings = 256;
 
   uint32_t done_groups = 0;
   uint32_t total_groups = 0;
   uint64_t read_bytes = 0;
-  uint32_t damaged = 0;  // Copies; findings, however many.
+  uint32_t damaged = 0;  // Copies, including those not in `findings`.
   std::vector<CheckFinding> findings;
 };
 
-// A group that was published before this hoistd began, and where its bytes are.
+// A group published before this hoistd started, and where its bytes are.
 struct RestoredGroup {
   std::string model;
   User owner;
@@ -298,11 +399,25 @@ struct RestoredGroup {
   std::shared_ptr<const Group> group;
   Content content = {};
   std::optional<SpillId> spill;
-  // In the host pool, which is as it was: the image lies there, if its content
-  // is still that.
+  // In the unchanged host pool: the image lies there if its content still
+  // matches.
   std::optional<uint64_t> host_offset;
-  // The model's, if it was known; nullopt: a new one.
+  // Its place in the model. Earlier ones are missing until they are restored or
+  // published.
+  GroupIndex index;
+  // The model's former id; nullopt: a new one.
   std::optional<ModelId> model_id;
+};
+
+// A session of the last hoistd that resumes over its socket; or one that ends,
+// whose client must be told.
+struct ResumedSession {
+  SessionId id;
+  Peer peer;
+  std::shared_ptr<hoist::UniqueFd> socket;
+  uint32_t protocol = 0;  // As in OpenSessionArgs.
+  // An error: why it ends. The node then does not know it.
+  absl::Status ended;
 };
 
 }  // namespace hoistd

@@ -1,8 +1,8 @@
-// Where one copy of an image stands, as a pure state machine.
+// The state of one copy of an image, as a pure state machine.
 //
-// Each (group, tier) has one Residency and changes it through NextState alone.
-// There is no state in which a copy is moved "down": lower tiers are filled
-// from it while it stays present, so a demotion that fails loses nothing.
+// Each (group, tier) has one Residency, changed through NextState only. No
+// state moves a copy "down": a lower tier is filled from a copy that stays
+// present, so a failed demotion loses nothing.
 #ifndef HOIST_DAEMON_CORE_RESIDENCY_H_
 #define HOIST_DAEMON_CORE_RESIDENCY_H_
 
@@ -12,20 +12,20 @@ namespace hoistd {
 
 enum class Residency {
   kAbsent,    // No bytes, no space.
-  kFilling,   // Space is held; bytes are on their way or awaited.
+  kFilling,   // Has space; bytes are awaited or on their way.
   kPresent,   // The bytes are there and right.
   kSpilling,  // Present, and being written to the tier below.
-  kLost,      // Of a group, not of a copy: no tier has its bytes any more.
+  kLost,      // Of a group, not a copy: no tier has the bytes.
 };
 inline constexpr int kResidencyCount = 5;
 
 enum class ResidencyEvent {
-  kReserve,     // Space was found.
+  kReserve,     // Space was allocated.
   kFillDone,    // The bytes arrived.
-  kFillFailed,  // They did not; the space is given back.
-  kSpillStart,  // The tier below is being filled from this copy.
-  kSpillDone,   // It was, or it failed: either way this copy stays.
-  kDrop,        // The space is given back; another tier has the bytes.
+  kFillFailed,  // The bytes did not come; frees the space.
+  kSpillStart,  // The tier below is filled from this copy.
+  kSpillDone,   // Done or failed: either way this copy stays.
+  kDrop,        // Frees the space; another tier has the bytes.
   kForget,      // Its model is removed.
 };
 inline constexpr int kResidencyEventCount = 7;

@@ -20,7 +20,7 @@ void SessionBook::Close(SessionId id) {
   const auto found = sessions_.find(id);
   const Session& session = found->second;
   HOIST_CHECK(session.leases.empty());
-  // Of stages that were waiting.
+  // Of waiting stages.
   for (const auto& [copy, count] : session.claims) {
     quota_.Unuse(session.uid(), copy);
   }
@@ -85,6 +85,11 @@ void SessionBook::Refuse(SessionId id, const CopyRef& copy) {
   HOIST_CHECK(found->second.waiting > 0);
   --found->second.waiting;
   Unclaim(found->second, copy);
+}
+
+bool SessionBook::Uses(SessionId id, ModelId model) const {
+  const Session* session = Find(id);
+  return session != nullptr && session->models.contains(model);
 }
 
 const SessionBook::Lease* SessionBook::FindLease(LeaseId id) const {

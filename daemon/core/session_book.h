@@ -1,4 +1,4 @@
-// Who is connected, which models each uses, what it leases or waits to lease.
+// Sessions: the models that each uses, its leases and its waiting stages.
 #ifndef HOIST_DAEMON_CORE_SESSION_BOOK_H_
 #define HOIST_DAEMON_CORE_SESSION_BOOK_H_
 
@@ -12,21 +12,21 @@
 #include "daemon/core/copy_table.h"
 #include "daemon/core/quota.h"
 #include "daemon/core/requests.h"
-#include "daemon/terms/ids.h"
+#include "daemon/types/ids.h"
 
 namespace hoistd {
 
-// A stage is a claim on its device copy from when it is asked for: first while
-// it waits, then as a lease, until that is released. So each claim of a session
-// is one stage that waits or one lease, and the copy counts for the session's
-// user, in `quota`, as long as the session has a claim on it.
+// A stage claims its device copy from the request on: first as a waiting stage,
+// then as a lease, until its release. So each claim is one waiting stage or one
+// lease. In `quota` the copy counts for the session's user while the session
+// has a claim on it.
 //
-// A session uses a model from when it has found, registered or published it, or
-// asked for any of it, until it says that it is done with it, or ends.
+// A session uses a model from the time it finds, registers, publishes or
+// requests it, until it says that it is done with the model, or ends.
 //
 // Threads:  one at a time.
 // Owns:     the claims. Borrows `quota`, which must outlive this object.
-// Bounds:   as many sessions as quotas allow; claims, by what devices hold.
+// Bounds:   as many sessions as quotas allow; claims as devices have room.
 class SessionBook {
  public:
   struct Lease {
@@ -37,8 +37,8 @@ class SessionBook {
     OpenSessionArgs args;
     absl::Time opened;
     std::set<LeaseId> leases;
-    std::map<CopyRef, uint32_t> claims;  // How many of each copy.
-    std::set<ModelId> models;            // That it uses.
+    std::map<CopyRef, uint32_t> claims;  // Number per copy.
+    std::set<ModelId> models;            // In use.
     uint32_t waiting = 0;                // Stages.
 
     User uid() const { return args.peer.uid; }
@@ -48,10 +48,10 @@ class SessionBook {
   SessionBook(const SessionBook&) = delete;
   SessionBook& operator=(const SessionBook&) = delete;
 
-  // ResourceExhausted: the user has as many as they may.
+  // ResourceExhausted: the user has reached the quota of sessions.
   absl::Status CheckMore(User uid) const;
   void Open(SessionId id, const OpenSessionArgs& args, absl::Time now);
-  // It has no lease any more; nor does it wait for one.
+  // The session must have no lease and no waiting stage.
   void Close(SessionId id);
 
   // nullptr: there is none.
@@ -59,31 +59,34 @@ class SessionBook {
   const Session& At(SessionId id) const { return sessions_.at(id); }
   const std::map<SessionId, Session>& all() const { return sessions_; }
 
-  // ResourceExhausted: the copy is one more than the session's user may have
-  // of that device.
+  // ResourceExhausted: the copy would exceed the device quota of the session's
+  // user.
   absl::Status CheckClaim(SessionId id, const CopyRef& copy,
                           uint64_t bytes) const;
-  // A stage of the session waits.
+  // Adds a waiting stage.
   void Claim(SessionId id, const CopyRef& copy, uint64_t bytes);
-  // One that waited is a lease now,
+  // The waiting stage became a lease,
   void Grant(SessionId id, LeaseId lease, const CopyRef& copy);
-  // or is refused. It may be that the session is gone.
+  // or was refused. The session may be gone.
   void Refuse(SessionId id, const CopyRef& copy);
   // nullptr: there is none.
   const Lease* FindLease(LeaseId id) const;
   Lease EndLease(LeaseId id);
   size_t lease_count() const { return leases_.size(); }
 
-  // There is such a session.
+  // The session must exist.
   void Use(SessionId id, ModelId model);
   void DoneWith(SessionId id, ModelId model);
   void ForgetModel(ModelId model);
-  // Whether any session uses it.
+  // Whether this session uses it; false if there is none.
+  bool Uses(SessionId id, ModelId model) const;
+  // Whether any session does.
   bool Used(ModelId model) const { return users_.contains(model); }
 
-  // Puts what the sessions' users hold into `counted`, anew.
+  // Recounts the holdings of the sessions' users into `counted`.
   void CountInto(QuotaBook& counted, const CopyTable& copies) const;
-  // That each claim is a lease or waits; what is not so is our bug. For tests.
+  // Checks that each claim is a lease or a waiting stage; a mismatch is our
+  // bug. For tests.
   void Check() const;
 
  private:
@@ -91,7 +94,7 @@ class SessionBook {
 
   QuotaBook& quota_;
   std::map<SessionId, Session> sessions_;
-  absl::flat_hash_map<ModelId, uint32_t> users_;  // Sessions, if there are any.
+  absl::flat_hash_map<ModelId, uint32_t> users_;  // Number of sessions, if any.
   absl::flat_hash_map<LeaseId, Lease> leases_;
 };
 

@@ -19,7 +19,7 @@ bool SlabBook::Use(SessionId id, DeviceIndex device, const SlabSpec& slab) {
   const Where where = {device, slab.id};
   const auto [it, is_new] = sessions_.at(id).slabs.try_emplace(where);
   Given& given = it->second;
-  // What it was asked to close it may have closed already.
+  // After an ask it may have closed the slab already.
   const bool send = is_new || given.asked != 0 || given.unsent;
   given = {.bytes = slab.bytes, .uses = given.uses + 1};
   openers_[where].insert(id);
@@ -113,7 +113,7 @@ bool SlabBook::Closed(SessionId id, const SlabsClosedArgs& closed,
   for (auto it = slabs.begin(); it != slabs.end();) {
     const Where& where = it->first;
     Given& given = it->second;
-    // Given again since, it is another matter.
+    // Given again since the ask: the answer is void.
     if (where.device != closed.device || given.asked != closed.number) {
       ++it;
     } else if (gone.contains(where.slab)) {
@@ -204,6 +204,27 @@ std::vector<SlabBook::Idle> SlabBook::IdleOf(
     if (!used && slab.bytes > 0) idle.push_back(slab);
   }
   return idle;
+}
+
+SlabBook::InUse SlabBook::UsedBy(User uid, DeviceIndex device,
+                                 const std::vector<SlabSpec>& more) const {
+  std::map<SlabId, uint64_t> used;
+  for (const SlabSpec& slab : more) used[slab.id] = slab.bytes;
+  for (const auto& [where, openers] : openers_) {
+    if (where.device != device) continue;
+    for (const SessionId id : openers) {
+      const Given& given = At(id, where);
+      if (given.uses > 0 && sessions_.at(id).uid == uid) {
+        used[where.slab] = given.bytes;
+      }
+    }
+  }
+  InUse all;
+  for (const auto& [slab, bytes] : used) {
+    all.bytes += bytes;
+    all.largest = std::max(all.largest, bytes);
+  }
+  return all;
 }
 
 void SlabBook::Check() const {

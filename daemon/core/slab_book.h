@@ -1,8 +1,7 @@
-// Which session has which slab open, and who was asked to close one.
+// The slabs that each session has open, and requests to close them.
 //
-// A slab's memory comes free when nobody maps it any more. Workers keep what
-// they once mapped, since they will most likely need it again; where another
-// needs the memory they are asked to close what they have no use for.
+// A slab's memory is freed when no process maps it. Workers keep slabs mapped
+// for reuse; when others need the memory, they are asked to close idle ones.
 #ifndef HOIST_DAEMON_CORE_SLAB_BOOK_H_
 #define HOIST_DAEMON_CORE_SLAB_BOOK_H_
 
@@ -17,31 +16,35 @@
 #include "absl/time/time.h"
 #include "daemon/core/device_space.h"
 #include "daemon/core/requests.h"
-#include "daemon/terms/device.h"
-#include "daemon/terms/ids.h"
+#include "daemon/types/device.h"
+#include "daemon/types/ids.h"
 
 namespace hoistd {
 
-// A slab that a session uses, which is to say has a lease or a ring in, is not
-// one that it is asked to close; and when it uses it again, what it was asked
-// before no longer means it.
+// A session is not asked to close a slab that it uses, that is, in which it has
+// a lease or a ring. A new use cancels earlier requests to close the slab.
 //
 // Threads:  one at a time.
-// Bounds:   an entry for each session and slab that it was given.
+// Bounds:   one entry per session and slab given to it.
 class SlabBook {
  public:
-  // For an answer to come. A worker that runs needs milliseconds.
+  // For an answer. A running worker needs milliseconds.
   static constexpr absl::Duration kAnswerPatience = absl::Seconds(2);
-  // Until who has said no is asked again.
+  // Before a session that refused is asked again.
   static constexpr absl::Duration kAskAgain = absl::Seconds(10);
 
-  // Open, and used by none of its user's sessions.
+  // Open, but unused by its user's sessions.
   struct Idle {
     SlabId slab;
     uint64_t bytes = 0;
-    bool kept = false;  // Who was asked to close it has not.
+    bool kept = false;  // A session that was asked to close it has not.
   };
-  // A session that did not answer, and what it keeps open.
+  // Slabs in which a user has leases or rings.
+  struct InUse {
+    uint64_t bytes = 0;
+    uint64_t largest = 0;
+  };
+  // A session that did not answer, and the slabs that it keeps open.
   struct Silent {
     SessionId session;
     User uid;
@@ -49,47 +52,50 @@ class SlabBook {
     uint64_t bytes = 0;
   };
   struct Looked {
-    bool changed = false;  // What OpenedBy says of some slab.
+    bool changed = false;  // OpenedBy of some slab.
     std::vector<Silent> silent;
   };
 
-  // One that does not close slabs keeps each that it is asked for.
+  // A session without `closes_slabs` keeps each slab it is asked to close.
   void AddSession(SessionId id, User uid, bool closes_slabs);
-  // It has none open any more.
+  // It has no slabs open any more.
   void RemoveSession(SessionId id);
 
-  // One more of the session's leases and rings lies there. True: the slab must
-  // be sent to it, which does not have it, or may have closed it.
+  // Adds a lease or ring of the session there. True: send it the slab, which it
+  // lacks or may have closed.
   bool Use(SessionId id, DeviceIndex device, const SlabSpec& slab);
-  // One less. True: it was the last.
+  // Removes one. True: it was the last.
   bool Leave(SessionId id, DeviceIndex device, SlabId slab);
 
-  // Puts what those who have the slabs open are to be asked into `asks`: all of
-  // them, or `uid`'s alone. They use none of them. Who was asked before is not
-  // asked again. True: one of them keeps its slab.
+  // Adds to `asks` requests for the slabs that all sessions, or those of `uid`,
+  // have open; none uses them. Skips sessions already asked. True: a session
+  // keeps its slab.
   bool Ask(DeviceIndex device, const std::vector<SlabId>& slabs,
            std::optional<User> uid, absl::Time now, std::vector<SlabAsk>& asks);
-  // Nobody knows which slabs the session has open: this may be one of them.
+  // The session's open slabs are unknown: this may be one of them.
   void MayBeOpen(SessionId id, DeviceIndex device, const SlabSpec& slab);
-  // It has no other slabs open than these. What it is said to use and has not
-  // open, since it never heard of that use, is sent with its next one.
+  // It has only these slabs open. A slab that it uses but has not open, since
+  // it never heard of the use, is sent with its next use.
   void Keep(SessionId id, const std::set<OpenSlab>& slabs);
-  // The answer to an ask. False: it means nothing here.
+  // An answer to an ask. False: it is void here.
   bool Closed(SessionId id, const SlabsClosedArgs& closed, absl::Time now);
-  // Who has not answered in time keeps its slabs; who said no may be asked
-  // again.
+  // Sessions without an answer in time keep their slabs; those that refused may
+  // be asked again.
   Looked LookAt(absl::Time now);
-  // When LookAt has something to do, at the earliest.
+  // The earliest time at which LookAt has work.
   absl::Time due() const { return due_; }
 
   bool HasOpen(SessionId id, DeviceIndex device, SlabId slab) const;
   Opened OpenedBy(DeviceIndex device, SlabId slab) const;
-  // What was asked for and is kept open, by the user's sessions or by all. A
-  // slab counts once.
+  // Bytes of slabs kept open against requests, by the user's sessions or by
+  // all. A slab counts once.
   uint64_t KeptBytes(DeviceIndex device, std::optional<User> uid) const;
   std::vector<Idle> IdleOf(User uid, DeviceIndex device,
                            const std::vector<SlabSpec>& but) const;
-  // That what is said above is so; what is not is our bug. For tests.
+  // Each once; `more` are about to be used.
+  InUse UsedBy(User uid, DeviceIndex device,
+               const std::vector<SlabSpec>& more) const;
+  // Checks the book; an inconsistency is our bug. For tests.
   void Check() const;
 
  private:
@@ -97,10 +103,10 @@ class SlabBook {
   struct Given {
     uint64_t bytes = 0;
     uint32_t uses = 0;
-    uint64_t asked = 0;   // The ask that it has not answered; 0: none.
-    bool kept = false;    // It was asked, and did not close it in time.
-    bool unsent = false;  // It is used, and not open: a use it never heard of.
-    absl::Time look_at;   // When that changes, if nothing happens.
+    uint64_t asked = 0;   // The unanswered ask; 0: none.
+    bool kept = false;    // Was asked, and did not close it in time.
+    bool unsent = false;  // Used, but not open: a use it never heard of.
+    absl::Time look_at;   // When time alone changes that.
   };
   struct Session {
     User uid;
@@ -115,7 +121,7 @@ class SlabBook {
               std::vector<SlabAsk>& asks);
   void NotOpen(SessionId id, const Where& where);
   void LookNoLaterThan(absl::Time then) { due_ = std::min(due_, then); }
-  // Whether time alone changes something about it.
+  // Whether time alone changes its state.
   static bool Waits(const Session& session, const Given& given) {
     return session.closes_slabs && (given.asked != 0) != given.kept;
   }

@@ -32,6 +32,10 @@ const char* ToString(EventKind kind) {
       return "arena-closed";
     case EventKind::kSlabsHeldOpen:
       return "slabs-held-open";
+    case EventKind::kDiskFull:
+      return "disk-full";
+    case EventKind::kDiskWritable:
+      return "disk-writable";
     case EventKind::kDraining:
       return "draining";
     case EventKind::kResumed:

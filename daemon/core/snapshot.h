@@ -1,4 +1,4 @@
-// One picture of the node, at one moment: behind hoistctl, Watch and metrics.
+// A snapshot of the node: behind hoistctl, Watch and metrics.
 #ifndef HOIST_DAEMON_CORE_SNAPSHOT_H_
 #define HOIST_DAEMON_CORE_SNAPSHOT_H_
 
@@ -9,16 +9,16 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "daemon/base/time_histogram.h"
+#include "daemon/core/counters.h"
 #include "daemon/core/residency.h"
 #include "daemon/model/tensor.h"
 #include "daemon/plan/link_share.h"
-#include "daemon/terms/ids.h"
-#include "daemon/terms/tier.h"
+#include "daemon/types/ids.h"
+#include "daemon/types/tier.h"
 
 namespace hoistd {
 
-// A named holder of bytes of a tier.
+// A named holder of a tier's bytes.
 struct Holder {
   std::string name;  // "minilm/encoder.layer.0".
   uint64_t bytes = 0;
@@ -32,13 +32,14 @@ struct TierSnapshot {
   uint64_t pinned_bytes = 0;
   uint64_t largest_free_bytes = 0;
   uint64_t allocated_bytes = 0;  // Device: in slabs. Host: ready.
-  // Host: what groups of other groupings use of what lies there once; it would
-  // take so much more.
+  // Host: bytes saved by sharing between groups of different groupings.
   uint64_t shared_bytes = 0;
-  // Device: of files' bytes, what lies there once more for other groupings.
+  // Device: bytes of files that lie there again for other groupings.
   uint64_t doubled_bytes = 0;
-  uint64_t unsaved_bytes = 0;  // Host: published, and on no disk.
-  // In place: of arenas, and what is kept of earlier ones for the next.
+  uint64_t unsaved_bytes = 0;  // Host: published, and not on disk.
+  // Disk: how long it has had no room for those; 0: it has room.
+  absl::Duration full_for;
+  // In place: of arenas, open or kept for reuse.
   uint64_t arena_bytes = 0;
   uint64_t kept_arena_bytes = 0;
   std::vector<Holder> holders;
@@ -56,7 +57,7 @@ struct GroupSnapshot {
   GroupIndex index;
   uint64_t image_bytes = 0;
   uint32_t tensors = 0;
-  std::vector<CopySnapshot> copies;  // Those that are not absent.
+  std::vector<CopySnapshot> copies;  // Without absent ones.
 };
 
 struct ModelSnapshot {
@@ -69,6 +70,7 @@ struct ModelSnapshot {
   bool published = false;
   std::vector<std::string> files;
   std::vector<GroupSnapshot> groups;
+  uint32_t missing_groups = 0;  // As ModelEntry::missing.
 };
 
 struct SessionSnapshot {
@@ -96,12 +98,12 @@ struct PlanSnapshot {
   uint64_t budget_bytes = 0;
   uint64_t resident_bytes = 0;
   uint64_t ring_bytes = 0;
-  uint64_t streamed_bytes = 0;  // A pass.
+  uint64_t streamed_bytes = 0;  // Per pass.
   uint64_t held_bytes = 0;      // On the host.
   uint32_t groups = 0;
   uint32_t streamed_groups = 0;
   uint32_t lead = 0;
-  // What the lane did; the engine adds it.
+  // The lane's activity, added by the engine.
   ShareOptions share;
   uint64_t copied_bytes = 0;
   uint64_t bytes_per_second = 0;
@@ -113,38 +115,9 @@ struct PlanSnapshot {
   bool captured = false;
 };
 
-struct Counters {
-  uint64_t file_read_bytes = 0;
-  uint64_t spill_read_bytes = 0;
-  uint64_t spill_written_bytes = 0;
-  uint64_t host_to_device_bytes = 0;
-  uint64_t device_to_host_bytes = 0;
-  // Of what is read in place, as workers tell: on devices, and over links.
-  uint64_t touched_hot_bytes = 0;
-  uint64_t touched_cold_bytes = 0;
-  // Of arenas: made for one, and kept from an earlier one.
-  uint64_t arena_made_bytes = 0;
-  uint64_t arena_reused_bytes = 0;
-  uint64_t stages = 0;
-  uint64_t stages_resident = 0;
-  uint64_t stages_refused = 0;
-  uint64_t device_evictions = 0;
-  uint64_t host_evictions = 0;
-  // By admins; those above made room.
-  uint64_t device_evictions_by_admins = 0;
-  uint64_t host_evictions_by_admins = 0;
-  // From when a lease was asked for until it was given, by the tier that had
-  // the bytes nearest then: on the device itself, or copied, or read.
-  std::array<TimeHistogram, 3> stage_times;  // By Tier.
-  uint64_t models_forgotten = 0;  // To make room, not because it was asked for.
-  // Of the engine's one thread: who asks meanwhile waits.
-  uint64_t slow_events = 0;  // Longer than Engine::kSlowEvent.
-  absl::Duration longest_event;
-};
-
-// As its worker tells.
-struct CopierSnapshot {
-  CopierId id;
+// As its worker reports.
+struct PermitSnapshot {
+  PermitId id;
   SessionId session;
   std::string client_name;
   ShareOptions share;
@@ -154,18 +127,18 @@ struct CopierSnapshot {
   uint64_t late_grants = 0;
 };
 
-// What was copied to a device, and for whom (LinkClass).
+// Bytes copied to a device, by LinkClass.
 struct LinkSnapshot {
   DeviceIndex device;
   uint64_t plan_bytes = 0;
   uint64_t lease_bytes = 0;
   uint64_t background_bytes = 0;
-  // By workers themselves, as they tell: to the device, and from it.
+  // Copied by workers, as they report: to the device, and from it.
   uint64_t own_bytes = 0;
   uint64_t own_read_bytes = 0;
-  std::vector<CopierSnapshot> copiers;  // That are open.
-  uint64_t bytes_per_second = 0;        // While anything was copied, of late.
-  uint64_t read_bytes_per_second = 0;   // By kernels, beside that, of late.
+  std::vector<PermitSnapshot> permits;     // Open ones.
+  uint64_t bytes_per_second = 0;           // While copying, of late.
+  uint64_t read_bytes_per_second = 0;      // Read by kernels besides, of late.
   uint64_t load_max_bytes_per_second = 0;  // 0: no cap.
 };
 
@@ -194,15 +167,17 @@ enum class EventKind {
   kArenaOpened,
   kArenaClosed,
   kSlabsHeldOpen,
-  kDraining,  // No new work is taken,
-  kResumed,   // until this.
-  kMissed,    // Events that a watcher read too slowly for.
+  kDiskFull,      // No more spills,
+  kDiskWritable,  // until this.
+  kDraining,      // No new work,
+  kResumed,       // until this.
+  kMissed,        // Dropped for a slow watcher.
 };
 
 // "session-opened", ...
 const char* ToString(EventKind kind);
 
-// What happened, for Watch.
+// An event for Watch.
 struct NodeEvent {
   EventKind kind = EventKind::kMissed;
   std::string model;

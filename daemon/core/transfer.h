@@ -1,4 +1,4 @@
-// What core asks the mover to do, as plain values.
+// Requests of core to the mover, as plain values.
 #ifndef HOIST_DAEMON_CORE_TRANSFER_H_
 #define HOIST_DAEMON_CORE_TRANSFER_H_
 
@@ -10,13 +10,13 @@
 
 #include "daemon/model/model.h"
 #include "daemon/model/tensor.h"
-#include "daemon/terms/ids.h"
-#include "daemon/terms/image_range.h"
+#include "daemon/types/ids.h"
+#include "daemon/types/image_range.h"
 #include "hoist/shared/unique_fd.h"
 
 namespace hoistd {
 
-// Bytes of a source file's sheet, and where on the host they are to lie.
+// Bytes of a source file's sheet, and their target on the host.
 struct SheetRead {
   uint32_t file = 0;    // Index into ModelSpec::files.
   uint64_t offset = 0;  // In its sheet.
@@ -24,8 +24,8 @@ struct SheetRead {
   uint64_t host_offset = 0;
 };
 
-// From where to where, one type a way. Memory that is named stays put until
-// TransferDone. Offsets of the host are the pool's.
+// Source and target, one type per way. The memory named stays in place until
+// TransferDone. Host offsets are the pool's.
 struct FilesToHost {
   std::vector<SheetRead> reads;
 };
@@ -35,16 +35,16 @@ struct SpillToHost {  // Checksums are compared.
 };
 struct ClientToHost {
   std::shared_ptr<hoist::UniqueFd> memfd;
-  std::optional<uint64_t> host_offset;  // Unset: it is only hashed.
+  std::optional<uint64_t> host_offset;  // Unset: only hashed.
 };
-struct CheckOnHost {  // It lies there already; its content is told.
+struct CheckOnHost {  // Already there; reports its content.
   uint64_t host_offset = 0;
 };
 struct CheckOnDevice {  // Likewise.
   DeviceIndex device;
   uint64_t device_offset = 0;
 };
-struct CheckOnDisk {  // The image is read and compared, and put nowhere.
+struct CheckOnDisk {  // Reads and compares the image; stores nothing.
   SpillId from;
 };
 struct HostToSpill {
@@ -57,7 +57,7 @@ struct HostToDevice {
   DeviceIndex device;
   uint64_t device_offset = 0;
 };
-// From where one device's memory is the host's, for all to read in place.
+// Where a device's memory is the host's, read in place.
 struct InPlaceToDevice {
   DeviceIndex from;
   uint64_t from_offset = 0;
@@ -68,7 +68,7 @@ struct InPlaceToDevice {
 struct HostToClient {
   ImageRanges from;
   std::shared_ptr<hoist::UniqueFd> memfd;
-  RequestId request;  // What its end answers.
+  RequestId request;  // The request that its end answers.
 };
 using TransferWay =
     std::variant<FilesToHost, SpillToHost, ClientToHost, CheckOnHost,
@@ -83,7 +83,7 @@ struct Transfer {
   std::shared_ptr<const Group> group;
   TransferWay way;
 
-  // nullptr: it goes another way.
+  // nullptr: another way.
   template <typename Way>
   const Way* by() const {
     return std::get_if<Way>(&way);

@@ -9,6 +9,7 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "daemon/base/round.h"
 #include "daemon/base/status.h"
 #include "daemon/device/cuda_stream.h"
 
@@ -19,10 +20,6 @@ using hoist::cuda::kSuccess;
 using hoist::cuda::ScopedContext;
 
 constexpr uint64_t kMinGranularity = uint64_t{2} << 20;
-
-uint64_t RoundUp(uint64_t value, uint64_t step) {
-  return (value + step - 1) / step * step;
-}
 
 absl::Status CheckDriver(const hoist::cuda::Driver& driver,
                          hoist::cuda::Error error, const char* what) {
@@ -447,7 +444,9 @@ absl::StatusOr<std::unique_ptr<CopyStream>> CudaDevice::CreateStream() {
   HOIST_RETURN_IF_ERROR(
       Check(driver_.stream_create(&stream, hoist::cuda::kStreamNonBlocking),
             "create a stream"));
-  return std::make_unique<CudaStream>(*this, stream);
+  auto made = std::make_unique<CudaStream>(*this, stream);
+  HOIST_RETURN_IF_ERROR(made->Start());
+  return made;
 }
 
 absl::StatusOr<hoist::cuda::Address> CudaDevice::Range(uint64_t offset,

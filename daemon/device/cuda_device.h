@@ -17,7 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "daemon/device/cuda_host_ranges.h"
 #include "daemon/device/slab_table.h"
-#include "daemon/terms/device.h"
+#include "daemon/types/device.h"
 #include "hoist/shared/cuda_driver.h"
 #include "hoist/shared/unique_fd.h"
 
@@ -35,7 +35,7 @@ struct CudaDeviceOptions {
 // Every GPU that this process may see, in the driver's order. Empty where
 // there is no driver or no GPU.
 // FailedPrecondition: the driver is broken or too old, or a GPU cannot share
-// memory in the way of `backing`; the message says what would do.
+// memory in the way of `backing`; the message names the remedy.
 absl::StatusOr<std::vector<std::unique_ptr<Device>>> FindCudaDevices(
     const CudaDeviceOptions& options);
 

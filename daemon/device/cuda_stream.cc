@@ -5,6 +5,7 @@
 #include <atomic>
 #include <utility>
 
+#include "daemon/base/start_thread.h"
 #include "daemon/base/status.h"
 
 namespace hoistd {
@@ -19,18 +20,20 @@ constexpr size_t kWordsACall = 32;
 }  // namespace
 
 CudaStream::CudaStream(CudaDevice& device, hoist::cuda::Stream stream)
-    : device_(device),
-      driver_(device.driver_),
-      stream_(stream),
-      thread_([this] { Complete(); }) {}
+    : device_(device), driver_(device.driver_), stream_(stream) {}
+
+absl::Status CudaStream::Start() {
+  HOIST_ASSIGN_OR_RETURN(thread_, StartThread([this] { Complete(); }));
+  return absl::OkStatus();
+}
 
 CudaStream::~CudaStream() {
   {
     const absl::MutexLock lock(&mu_);
     stopping_ = true;
-    changed_.Signal();
+    changed_.SignalAll();
   }
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
   const ScopedContext current(driver_, device_.context_);
   // Copies that no Then() was asked for. An error of theirs is the context's,
   // and every later call tells it.
@@ -145,7 +148,7 @@ void CudaStream::Then(Done done) {
 void CudaStream::Push(Waiter waiter) {
   const absl::MutexLock lock(&mu_);
   waiters_.push_back(std::move(waiter));
-  changed_.Signal();
+  changed_.SignalAll();
 }
 
 absl::StatusOr<hoist::cuda::Event> CudaStream::Record() {

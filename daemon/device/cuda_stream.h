@@ -12,6 +12,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
 #include "absl/synchronization/mutex.h"
+#include "daemon/base/timed_cond_var.h"
 #include "daemon/device/cuda_device.h"
 
 namespace hoistd {
@@ -25,12 +26,14 @@ namespace hoistd {
 // Owns:     the CUDA stream and its events.
 class CudaStream final : public CopyStream {
  public:
-  // `device` outlives it.
+  // `device` outlives it. Then Start().
   CudaStream(CudaDevice& device, hoist::cuda::Stream stream);
   CudaStream(const CudaStream&) = delete;
   CudaStream& operator=(const CudaStream&) = delete;
   ~CudaStream() override;
 
+  // Once, first of all. StartThread's errors.
+  absl::Status Start();
   absl::Status CopyIn(uint64_t to_offset,
                       std::span<const std::byte> from) override;
   absl::Status CopyOut(std::span<std::byte> to, uint64_t from_offset) override;
@@ -63,7 +66,7 @@ class CudaStream final : public CopyStream {
   const hoist::cuda::Driver& driver_;
   const hoist::cuda::Stream stream_;
   absl::Mutex mu_;
-  absl::CondVar changed_;
+  TimedCondVar changed_;
   std::deque<Waiter> waiters_ ABSL_GUARDED_BY(mu_);
   std::vector<hoist::cuda::Event> idle_events_ ABSL_GUARDED_BY(mu_);
   // Why words that our thread was to write stayed as they are.

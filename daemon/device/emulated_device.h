@@ -10,7 +10,7 @@
 #include "absl/time/time.h"
 #include "daemon/base/clock.h"
 #include "daemon/device/mapped_device.h"
-#include "daemon/terms/device.h"
+#include "daemon/types/device.h"
 
 namespace hoistd {
 

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "daemon/device/mapped_device.h"
-#include "daemon/terms/device.h"
+#include "daemon/types/device.h"
 
 namespace hoistd {
 

@@ -150,7 +150,9 @@ absl::Status MappedDevice::UnregisterHost(std::span<std::byte>) {
 }
 
 absl::StatusOr<std::unique_ptr<CopyStream>> MappedDevice::CreateStream() {
-  return std::make_unique<MappedStream>(*this);
+  auto stream = std::make_unique<MappedStream>(*this);
+  HOIST_RETURN_IF_ERROR(stream->Start());
+  return stream;
 }
 
 absl::StatusOr<std::byte*> MappedDevice::Range(uint64_t offset,

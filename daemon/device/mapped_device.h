@@ -15,7 +15,7 @@
 #include "daemon/device/emulated_link.h"
 #include "daemon/device/slab_memory.h"
 #include "daemon/device/slab_table.h"
-#include "daemon/terms/device.h"
+#include "daemon/types/device.h"
 #include "hoist/shared/unique_fd.h"
 
 namespace hoistd {

@@ -9,18 +9,23 @@
 #include <cstring>
 #include <utility>
 
+#include "daemon/base/start_thread.h"
+#include "daemon/base/status.h"
+
 namespace hoistd {
 
-MappedStream::MappedStream(MappedDevice& device)
-    : device_(device), thread_([this] { Run(); }) {}
+absl::Status MappedStream::Start() {
+  HOIST_ASSIGN_OR_RETURN(thread_, StartThread([this] { Run(); }));
+  return absl::OkStatus();
+}
 
 MappedStream::~MappedStream() {
   {
     const absl::MutexLock lock(&mu_);
     stopping_ = true;
-    changed_.Signal();
+    changed_.SignalAll();
   }
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 absl::Status MappedStream::CopyIn(uint64_t to_offset,
@@ -61,7 +66,7 @@ void MappedStream::Then(Done done) {
 void MappedStream::Push(Job job) {
   const absl::MutexLock lock(&mu_);
   jobs_.push_back(std::move(job));
-  changed_.Signal();
+  changed_.SignalAll();
 }
 
 void MappedStream::Run() {

@@ -12,6 +12,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "daemon/base/timed_cond_var.h"
 #include "daemon/device/mapped_device.h"
 
 namespace hoistd {
@@ -19,12 +20,14 @@ namespace hoistd {
 // Threads:  calls come from one owner thread; `Run` is the stream's own.
 class MappedStream final : public CopyStream {
  public:
-  // `device` outlives it.
-  explicit MappedStream(MappedDevice& device);
+  // `device` outlives it. Then Start().
+  explicit MappedStream(MappedDevice& device) : device_(device) {}
   MappedStream(const MappedStream&) = delete;
   MappedStream& operator=(const MappedStream&) = delete;
   ~MappedStream() override;
 
+  // Once, first of all. StartThread's errors.
+  absl::Status Start();
   absl::Status CopyIn(uint64_t to_offset,
                       std::span<const std::byte> from) override;
   absl::Status CopyOut(std::span<std::byte> to, uint64_t from_offset) override;
@@ -50,7 +53,7 @@ class MappedStream final : public CopyStream {
 
   MappedDevice& device_;
   absl::Mutex mu_;
-  absl::CondVar changed_;
+  TimedCondVar changed_;
   std::deque<Job> jobs_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   absl::Time last_done_ = absl::InfinitePast();  // Only Run's thread.

@@ -53,7 +53,7 @@ absl::Status Close(const SlabSpec& spec, int fd) {
   return absl::OkStatus();
 }
 
-absl::Status CheckKept(const SlabSpec& spec, int fd) {
+absl::Status CheckPersisted(const SlabSpec& spec, int fd) {
   struct stat is = {};
   if (fstat(fd, &is) == 0 && static_cast<uint64_t>(is.st_size) == spec.bytes &&
       fcntl(fd, F_GET_SEALS) == SealsOf(spec)) {
@@ -86,7 +86,7 @@ absl::StatusOr<SlabMemory::Fds> MemfdMemory::Place(const SlabSpec& spec,
   Fds fds;
   fds.original = std::move(original);
   if (fds.original.valid()) {
-    HOIST_RETURN_IF_ERROR(CheckKept(spec, fds.original.get()));
+    HOIST_RETURN_IF_ERROR(CheckPersisted(spec, fds.original.get()));
   } else {
     HOIST_ASSIGN_OR_RETURN(
         fds.original, ToAbsl(hoist::CreateMemfd("hoist-slab", spec.bytes)));

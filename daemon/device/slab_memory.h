@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "daemon/terms/device.h"
+#include "daemon/types/device.h"
 #include "hoist/shared/unique_fd.h"
 
 namespace hoistd {

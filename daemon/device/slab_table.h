@@ -8,7 +8,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "daemon/terms/device.h"
+#include "daemon/types/device.h"
 
 namespace hoistd {
 

@@ -6,7 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "daemon/terms/tier.h"
+#include "daemon/types/tier.h"
 
 namespace hoistd {
 namespace {
@@ -38,7 +38,7 @@ Finding Driver(const Machine& machine, const SelfKnowledge& self) {
       "driver",
       absl::StrCat("a GPU (", self.gpu_on_board,
                    ") that hoistd does not use; devices are emulated"),
-      "mend the driver, or let hoistd's user open /dev/nvidia*; then restart "
+      "repair the driver, or let hoistd's user open /dev/nvidia*; then restart "
       "hoistd with device.backend = \"auto\"");
 }
 

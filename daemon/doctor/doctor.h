@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "daemon/doctor/machine.h"
-#include "daemon/terms/device.h"
-#include "daemon/terms/finding.h"
-#include "daemon/terms/io_engine.h"
+#include "daemon/types/device.h"
+#include "daemon/types/finding.h"
+#include "daemon/types/io_engine.h"
 
 namespace hoistd {
 

@@ -6,6 +6,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
+#include "daemon/base/one_line.h"
 #include "daemon/base/status.h"
 #include "spdlog/spdlog.h"
 
@@ -42,13 +43,12 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(EngineParts parts) {
           e->node_.TransferDone(id, status, result, e->Now(), effects);
         });
       });
-  engine->MakeSlabMakers();
+  HOIST_RETURN_IF_ERROR(engine->StartThreads());
   engine->MakeStreamers();
   engine->Restore();
-  engine->ResumePlans();
-  engine->DropUnclaimed();
   if (engine->parts_.keep != nullptr) engine->parts_.keep->Adopted();
-  engine->running_ = ThreadsOr(engine->parts_.threads).Start(*engine);
+  HOIST_ASSIGN_OR_RETURN(engine->running_,
+                         ThreadsOr(engine->parts_.threads).Start(*engine));
   return engine;
 }
 
@@ -56,28 +56,39 @@ Engine::Engine(EngineParts parts)
     : parts_(std::move(parts)),
       notes_(parts_.notes),
       started_(parts_.clock->Now()),
-      node_(NodeOptionsOf(parts_), DevicesOf(parts_)) {
-  for (std::unique_ptr<Executor>& opener : openers_) {
-    opener = ThreadsOr(parts_.threads).MakeExecutor(1);
-  }
-}
+      node_(NodeOptionsOf(parts_), DevicesOf(parts_)),
+      book_(parts_.keep, parts_.mover.host,
+            [this](std::string note) { AddNote(std::move(note)); }),
+      node_trace_(node_, parts_.mover.trace, parts_.mover.links.size()),
+      permits_([this](absl::AnyInvocable<void()> then) {
+        Post([then = std::move(then)](Effects&) mutable { then(); });
+      }) {}
 
 Engine::~Engine() {
   {
     absl::MutexLock lock(&mu_);
     stopping_ = true;
+    changed_.SignalAll();
   }
-  // A load that a cap holds back would take as long as it takes.
+  // A load under a cap would take unboundedly long.
   for (Link* link : parts_.mover.links) link->GiveUpImages();
   running_.reset();
-  // What streams into slabs must be over before they go; what is still posted
-  // meets no thread any more.
-  desks_.clear();
+  // Streams into slabs must end before the slabs; functions still posted find
+  // no thread.
+  permits_.Stop();
   streamers_.clear();
   slab_makers_.clear();
 }
 
-void Engine::MakeSlabMakers() {
+absl::Status Engine::StartThreads() {
+  HOIST_RETURN_IF_ERROR(mover_->StartThreads());
+  for (std::unique_ptr<Executor>& opener : openers_) {
+    HOIST_ASSIGN_OR_RETURN(opener, ThreadsOr(parts_.threads).MakeExecutor(1));
+  }
+  return MakeSlabMakers();
+}
+
+absl::Status Engine::MakeSlabMakers() {
   for (const Link* link : parts_.mover.links) {
     const DeviceIndex device(static_cast<uint32_t>(slab_makers_.size()));
     SlabMakerEvents events;
@@ -101,9 +112,12 @@ void Engine::MakeSlabMakers() {
           "made: ",
           std::string(why.message())));
     };
+    HOIST_ASSIGN_OR_RETURN(std::unique_ptr<Executor> thread,
+                           ThreadsOr(parts_.threads).MakeExecutor(1));
     slab_makers_.push_back(std::make_unique<SlabMaker>(
-        link->device(), ThreadsOr(parts_.threads), std::move(events)));
+        link->device(), std::move(thread), std::move(events)));
   }
+  return absl::OkStatus();
 }
 
 void Engine::MakeStreamers() {
@@ -134,7 +148,7 @@ void Engine::MakeStreamers() {
                            " ended: ", std::string(why.message())));
     };
     streamers_.push_back(std::make_unique<Streamer>(parts, std::move(events)));
-    desks_.push_back(std::make_unique<CopierDesk>(*link, parts_.threads));
+    permits_.AddDevice(*link, parts_.threads);
   }
 }
 
@@ -152,6 +166,7 @@ NodeFacts Engine::facts() const {
 void Engine::Post(Event event) {
   absl::MutexLock lock(&mu_);
   events_.push_back(std::move(event));
+  changed_.SignalAll();
 }
 
 absl::Duration Engine::Turn() {
@@ -177,7 +192,7 @@ absl::Duration Engine::Turn() {
 absl::Duration Engine::TurnOfTheEnd() {
   if (moving_ > 0 || opening_ > 0) return absl::InfiniteDuration();
   over_ = pending_.empty() && ending_.empty();
-  RefusePending();  // Those who are told may ask for something else.
+  RefusePending();  // Their callers may send new requests.
   return absl::ZeroDuration();
 }
 
@@ -186,9 +201,10 @@ bool Engine::Wait(absl::Duration limit) {
   const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return (stopping_ && !saw_stopping_) || !events_.empty();
   };
-  // The mutex would ask the kernel all the same.
-  if (limit <= absl::ZeroDuration()) return ready();
-  return mu_.AwaitWithTimeout(absl::Condition(&ready), limit);
+  if (!ready() && limit > absl::ZeroDuration()) {
+    changed_.WaitWithTimeout(&mu_, limit);
+  }
+  return ready();
 }
 
 bool Engine::Stopping() const {
@@ -202,7 +218,7 @@ void Engine::RefusePending() {
   for (auto& [id, request] : pending) {
     request.on_reply({id, absl::UnavailableError("hoistd is stopping")});
   }
-  // The next hoistd asks these again.
+  // The next hoistd asks them again.
   for (auto& [session, resuming] : std::exchange(resuming_, {})) {
     AnswerResumed(std::move(resuming));
   }
@@ -215,8 +231,8 @@ void Engine::Handle(Event& event) {
   const absl::Time begin = Now();
   Effects effects;
   event(effects);
-  // Before what lies there is used or overwritten.
-  WriteKept();
+  // Before the memory is used or overwritten.
+  WritePersisted();
   Carry(std::move(effects));
   const absl::Duration took = Now() - begin;
   ++handled_;
@@ -235,7 +251,7 @@ void Engine::Carry(Effects effects) {
   }
   for (Transfer& transfer : effects.transfers) {
     ++moving_;
-    if (Traces(trace())) NameGroup(transfer.key);
+    node_trace_.NameGroup(transfer.key);
     mover_->Start(std::move(transfer));
   }
   for (const TransferId id : effects.urgent) mover_->Hurry(id);
@@ -250,15 +266,15 @@ void Engine::Carry(Effects effects) {
   for (const CrowdedPlan& crowded : effects.crowded) PlanCrowded(crowded);
   for (const EndedPlan& ended : effects.ended) PlanEnded(ended);
   for (const SlabAsk& ask : effects.asks) {
-    // One of the last hoistd's may not have answered yet.
+    // A session of the last hoistd may not have resumed yet.
     const auto listener = listeners_.find(ask.session);
     if (listener != listeners_.end()) listener->second(ask);
   }
   for (const NodeEvent& event : effects.events) {
-    TellOfSaving(event);
+    ReportSpillFailure(event);
     if (event.kind == EventKind::kModelForgotten && !event.detail.empty()) {
       SPDLOG_INFO("model {} is forgotten: {}", absl::CHexEscape(event.model),
-                  event.detail);
+                  OneLine(event.detail));
     }
     for (auto& [id, watcher] : watchers_) watcher(event);
   }
@@ -276,13 +292,23 @@ void Engine::Carry(Effects effects) {
   }
 }
 
-// Why published bytes are on no disk, once until one is written again: who
-// published them has long been answered.
-void Engine::TellOfSaving(const NodeEvent& event) {
+// Reports once, until a write succeeds, why published bytes are not on disk:
+// their publisher was answered long ago.
+void Engine::ReportSpillFailure(const NodeEvent& event) {
   if (event.at != OnDisk()) return;
-  if (event.kind == EventKind::kCopyPresent) told_unsaved_ = false;
+  if (event.kind == EventKind::kDiskFull) {
+    SPDLOG_WARN(
+        "the disk is full: {} published and on no disk stay on the host, which "
+        "takes no more in the end; room for that much in disk.spill_dir and "
+        "disk.spill_capacity would be enough, or models that are forgotten: {}",
+        HumanBytes(event.bytes), OneLine(event.detail));
+  } else if (event.kind == EventKind::kDiskWritable) {
+    SPDLOG_INFO("the disk has room again; {} are still to be written to it",
+                HumanBytes(event.bytes));
+  }
+  if (event.kind == EventKind::kCopyPresent) reported_unsaved_ = false;
   if (event.kind != EventKind::kCopyFailed) return;
-  if (std::exchange(told_unsaved_, true)) return;
+  if (std::exchange(reported_unsaved_, true)) return;
   AddNote(absl::StrCat(
       "what is published could not be written to disk.spill_dir, and is tried "
       "again: ",
@@ -293,8 +319,8 @@ void Engine::LogAnswer(const Answer& answer, const Pending& asked) {
   if (!spdlog::should_log(spdlog::level::debug)) return;
   const absl::Duration waited = Now() - asked.since;
   if (answer.lease.has_value() && !answer.lease->was_resident) {
-    log_.Staged(*answer.lease, node_.NameOf(answer.lease->key), asked.session,
-                waited);
+    log_.Staged(*answer.lease, node_.copies().NameOf(answer.lease->key),
+                asked.session, waited);
   }
   if (answer.plan.has_value()) {
     log_.Planned(*answer.plan, asked.session, waited);
@@ -309,6 +335,24 @@ RequestId Engine::Await(SessionId session, OnReply on_reply, TracedWait waits) {
   }
   pending_[id] = {session, std::move(on_reply), Now(), waits};
   return id;
+}
+
+void Engine::AddNote(std::string note) {
+  // It contains users' names.
+  SPDLOG_WARN("{}", absl::CHexEscape(note));
+  notes_.Add(std::move(note));
+}
+
+void Engine::StoreAgain(Done<void> done) {
+  Post([this, done = std::move(done)](Effects&) mutable {
+    done(book_.StoreAgain());
+  });
+}
+
+void Engine::SaveAll(Done<uint64_t> left) {
+  Post([this, left = std::move(left)](Effects& effects) mutable {
+    left(node_.supply().SaveAll(Now(), effects));
+  });
 }
 
 void Engine::GrowHost(uint64_t ready_bytes) {

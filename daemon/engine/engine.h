@@ -1,4 +1,5 @@
-// The engine: one thread that owns the brain, with the roads in and out of it.
+// The engine: one thread owns the node's state; requests and results pass
+// through its queue.
 #ifndef HOIST_DAEMON_ENGINE_ENGINE_H_
 #define HOIST_DAEMON_ENGINE_ENGINE_H_
 
@@ -16,22 +17,24 @@
 #include "absl/synchronization/mutex.h"
 #include "daemon/base/clock.h"
 #include "daemon/base/threads.h"
-#include "daemon/copier/copier_desk.h"
+#include "daemon/base/timed_cond_var.h"
 #include "daemon/core/node.h"
 #include "daemon/core/node_measure.h"
 #include "daemon/engine/engine_api.h"
 #include "daemon/engine/engine_log.h"
-#include "daemon/engine/kept_host.h"
-#include "daemon/engine/kept_node.h"
 #include "daemon/engine/model_opener.h"
+#include "daemon/engine/node_trace.h"
 #include "daemon/engine/note_ring.h"
-#include "daemon/engine/open_files.h"
+#include "daemon/engine/permit_book.h"
 #include "daemon/engine/read_ahead.h"
-#include "daemon/engine/slab_maker.h"
+#include "daemon/io/open_files.h"
 #include "daemon/io/source_file.h"
 #include "daemon/mover/mover.h"
+#include "daemon/mover/slab_maker.h"
 #include "daemon/store/spill_store.h"
 #include "daemon/stream/streamer.h"
+#include "daemon/successor/book.h"
+#include "daemon/successor/successor.h"
 #include "daemon/trace/recorder.h"
 
 namespace hoistd {
@@ -45,73 +48,69 @@ struct EngineParts {
   SourceFileOptions files;
   std::string version;
   std::vector<std::string> notes;  // For `status`.
-  // What outlives hoistd, for its successor; the engine's alone from now on.
-  // nullptr: nothing does.
+  // Holds state for hoistd's successor; from now on only the engine uses it.
+  // nullptr: nothing outlives hoistd.
   Keep* keep = nullptr;
-  FoundOnHost kept;  // The last one's; in the host pool.
-  FoundNode found;   // And on devices.
-  // By which clients know this one, if it takes over from none.
+  Left left;  // By the last hoistd.
+  // Identifies this hoistd to clients unless it takes over from another.
   std::array<uint8_t, 16> new_instance = {};
-  // All that the last one wrote.
-  std::map<KeptKey, std::string> kept_records;
-  // For the engine, its openers, mover, streamers and what makes slabs;
-  // nullptr: the system's.
-  // Those of the links are to be the same.
+  // For the engine, its openers, mover, streamers and slab makers; nullptr: the
+  // system's.
+  // The links must use the same.
   Threads* threads = nullptr;
 };
 
-// What who asked waits for, for recordings.
+// What a recording says of a request's wait.
 struct TracedWait {
-  std::optional<TraceKind> kind;  // nullopt: nothing that is recorded.
+  std::optional<TraceKind> kind;  // nullopt: not recorded.
   GroupKey key;
   DeviceIndex device;
-  absl::Time since = absl::InfinitePast();  // If that was recorded.
+  absl::Time since = absl::InfinitePast();  // If it was recorded.
   bool told = false;
 };
 
-// Threads:  as EngineApi says. Two workers open and parse files, but those
-// whose
-//           file system may hang: errands' threads do that.
+// Threads:  as EngineApi. Two workers open and parse files; I/O helpers do so
+//           with files on file systems that may hang.
 // Owns:     the node, the mover and the devices' slabs. Borrows the parts.
 // Bounds:   events queue; each is a request (bounded by sessions) or the end of
 //           a transfer (bounded by the pools).
-// Restart:  Create restores what the spill store holds, and what was kept.
+// Restart:  Create restores the spill store's and the keeper's contents.
 class Engine final : public EngineApi, private Loop {
  public:
-  // An event that takes longer holds up whoever else asks, and is counted.
+  // A longer event delays all other requests, and is counted.
   static constexpr absl::Duration kSlowEvent = absl::Milliseconds(5);
 
   static absl::StatusOr<std::unique_ptr<Engine>> Create(EngineParts parts);
-  // Answers what is open with Unavailable, waits for transfers and for files
-  // that are being opened, joins. Callbacks may call the engine to the last.
-  // What hangs is waited for until its deadline, unless the errands have been
-  // stopped.
+  // Answers open requests with Unavailable, waits for transfers and for files
+  // being opened, then joins its threads. Callbacks may call the engine until
+  // the end. An operation that hangs is awaited until its deadline, unless the
+  // I/O helpers have been stopped.
   ~Engine() override;
 
-  // More of the host pool may be used.
+  // More of the host pool is ready for use.
   void GrowHost(uint64_t ready_bytes);
-  // A new keeper is there. OK too where nothing is kept.
-  void StoreAgain(DoneStatus done);
+  // A new keeper has come. OK also without a keeper.
+  void StoreAgain(Done<void> done);
   // As Node::SaveAll.
   void SaveAll(Done<uint64_t> left);
-  // From now on.
+  // Takes effect now.
   void SetQuotas(QuotaOptions quota);
-  // The operator caps loads so, on all devices, from now on: what an admin had
-  // set before counts no more.
+  // The operator's cap for loads on all devices, effective now; it overrides
+  // earlier caps by admins.
   void SetLoadRate(uint64_t bytes_per_second);
-  // What clients know this hoistd by, and the last one if this took over what
-  // that had; and how many there were before, in a row. Fixed.
-  const KeptInstance& instance() const { return instance_; }
-  // Which sessions the last one had, with their sockets: once, by the thread
-  // that made this. Each is to say what it has, with Resume, or to be closed;
-  // but for those that have ended, who are to be told so.
+  // The identity of this hoistd for clients, the identity of the hoistd that it
+  // took over from, and the number of takeovers in a row. Fixed.
+  const PersistedInstance& instance() const { return instance_; }
+  // Sessions of the last hoistd, with their sockets. To be called once, by the
+  // thread that made this object. Each session must then Resume or be closed;
+  // clients of ended ones must be told.
   std::vector<ResumedSession> TakeResumed();
-  // Answers once all that was asked before is done: it lives.
-  void Ping(DoneStatus done);
-  // For metrics, in steps between which others are served; of models, the so
-  // many that use most by name. Unavailable: it is stopping.
+  // Answers after all earlier requests: a sign of life.
+  void Ping(Done<void> done);
+  // Collects metrics in steps that let other events run. Reports the `models`
+  // largest models by name and sums the rest. Unavailable: stopping.
   void Measure(size_t models, Done<NodeMeasure> done);
-  // Something that `status` should show, and the log.
+  // Adds a note for `status` and the log.
   void AddNote(std::string note);
 
   void OpenSession(OpenSessionArgs args, OnSessionWord on_word,
@@ -119,66 +118,12 @@ class Engine final : public EngineApi, private Loop {
   void Resume(SessionId session, ResumeArgs has, OnSessionWord on_word,
               Done<Resumed> done) override;
   void CloseSession(SessionId session) override;
-  void RegisterModel(SessionId session, RegisterModelArgs args,
-                     Done<ModelPtr> done) override;
-  void Publish(SessionId session, PublishArgs args,
-               Done<ModelPtr> done) override;
-  void DescribeModel(SessionId session, std::string name,
-                     Done<ModelPtr> done) override;
-  void FindContent(SessionId session, Content content,
-                   Done<ModelPtr> done) override;
-  void ForgetModel(SessionId session, ModelId model, DoneStatus done) override;
-  void Stage(SessionId session, StageArgs args, Done<LeaseGrant> done) override;
-  void StageShared(SessionId session, StageArgs args,
-                   Done<LeaseGrant> done) override;
-  void ReadImage(SessionId session, ReadImageArgs args,
-                 DoneStatus done) override;
-  void Prefetch(SessionId session, PrefetchArgs args, DoneStatus done) override;
-  void Release(SessionId session, std::vector<LeaseId> leases,
-               DoneStatus done) override;
-  void ReportHeat(SessionId session, HeatArgs args,
-                  Done<std::vector<GroupHeat>> done) override;
-  void SetOrder(SessionId session, ModelId model, std::vector<GroupIndex> order,
-                DoneStatus done) override;
-  void SlabsClosed(SessionId session, SlabsClosedArgs closed,
-                   DoneStatus done) override;
-  void SetPlan(SessionId session, SetPlanArgs args,
-               Done<OpenedPlan> done) override;
-  void ClearPlan(SessionId session, PlanId plan, DoneStatus done) override;
-  void OpenArena(SessionId session, ArenaArgs args,
-                 Done<ArenaGrant> done) override;
-  void CloseArena(SessionId session, ArenaId arena, DoneStatus done) override;
-  void OpenCopier(SessionId session, OpenCopierArgs args,
-                  Done<OpenedCopier> done) override;
-  void CloseCopier(SessionId session, CopierId copier,
-                   DoneStatus done) override;
-  void SetShare(ShareOf of, ShareChange change,
-                Done<ShareChanged> done) override;
-  void EndSession(Peer asker, SessionId session,
-                  Done<SessionSnapshot> done) override;
-  void Snapshot(Done<NodeSnapshot> done) override;
-  void Explain(Peer asker, std::string model, std::string group,
-               Done<ModelExplanation> done) override;
-  void Load(ModelId model, TierAt to,
-            absl::AnyInvocable<void(const LoadProgress&)> progress,
-            Done<LoadProgress> done) override;
-  void Check(CheckWish wish,
-             absl::AnyInvocable<void(const CheckProgress&)> progress,
-             Done<CheckProgress> done) override;
-  void Pin(CopySelector which, absl::Duration deadline,
-           Done<CopyTotals> done) override;
-  void Unpin(CopySelector which, Done<CopyTotals> done) override;
-  void Evict(CopySelector which, bool forget, Done<CopyTotals> done) override;
-  void SetDraining(bool draining, DoneStatus done) override;
-  void Subscribe(absl::AnyInvocable<void(const NodeEvent&)> on_event,
-                 Done<uint64_t> done) override;
-  void Unsubscribe(uint64_t subscription, DoneStatus done) override;
   void Trace(Done<std::unique_ptr<TraceRecording>> done) override;
   NodeFacts facts() const override;
   NodeNotes notes() const override { return notes_.All(); }
   absl::Time Now() const override { return parts_.clock->Now(); }
 
-  // The books, for those who run the engine's turns themselves, between turns.
+  // The books, for callers that run the engine's turns; between turns only.
   const Node& node() const { return node_; }
 
  private:
@@ -193,49 +138,43 @@ class Engine final : public EngineApi, private Loop {
   explicit Engine(EngineParts parts);
   static NodeOptions NodeOptionsOf(const EngineParts& parts);
   static std::vector<DeviceInfo> DevicesOf(const EngineParts& parts);
+  // engine_resume.cc
   void Restore();
-  std::vector<RestoredGroup> Published();
-  void NoteMissing(const ModelRoll::Models& there);
-  void RestorePublished(const std::vector<RestoredGroup>& published);
-  void RestoreParts();
-  void WriteKept();
-  absl::Status Write(const Kept& kept);
-  void Abandon();
-  bool Keeps() const { return parts_.keep != nullptr && !abandoned_; }
-
-  // engine_adopt.cc
-  absl::Status Adopt(const std::vector<RestoredGroup>& published,
-                     std::map<ModelId, OpenedModel>& opened);
-  absl::Status CheckDevices(const KeptInstance& instance) const;
-  absl::StatusOr<OpenedModel> OpenKept(const ModelRecord& record);
-  absl::Status AdoptSlabs();
-  void ForgetPublishedWithout(Node& restored);
-  absl::Status PutBack(const std::map<ModelId, OpenedModel>& opened,
-                       Node& node) const;
-  void DropFound(const absl::Status& why);
-  void BeginInstance(bool adopted);
-  void ResumePlans();
-  void DropUnclaimed();
+  void WritePersisted();
+  void ResumePlans(std::vector<std::pair<PlanRecord, LaneShare>> plans);
   void LaneResumed(const PlanRecord& record, const absl::Status& opened,
                    Effects& effects);
 
   // engine_words.cc
-  void Noted(const absl::Status& written);
-  void KeepPin(const KeptPin& pin);
-  void ForgetPins(ModelId model);
-  void AdoptPins();
+  void AdoptPins(const std::map<uint64_t, CopyRef>& pins);
   void PinCame(const CopyRef& copy, const absl::Status& status);
   void UnpinComing(const CopySelector& which, CopyTotals& totals);
-  void AdoptLoadCaps();
+  void AdoptLoadCaps(const std::map<DeviceIndex, LoadCap>& caps);
   void KeepShare(ShareOf of, const ShareOptions& share);
 
-  void KeepModel(const Model& model, const SourceFiles& files);
-  absl::Status WriteModelOfFiles(const Model& model, const SourceFiles& files);
-  // What RegisterModel opened, from any thread.
+  // engine_sessions.cc
+  void Accept(SessionId session, SessionCall call) override;
+  void Serve(SessionId session, SessionCall& call, Effects& effects);
+  // Requests that the node does not answer at once; so are plans and permits.
+  void Start(SessionId session, Call<RegisterModelArgs> call, Effects& effects);
+  void Start(SessionId session, Call<PublishArgs> call, Effects& effects);
+  void Start(SessionId session, Call<StageArgs> call, Effects& effects);
+  void Start(SessionId session, Call<ReadImageArgs> call, Effects& effects);
+  void Start(SessionId session, Call<ArenaArgs> call, Effects& effects);
+  void Start(SessionId session, Call<SetPlanArgs> call, Effects& effects);
+  void Start(SessionId session, Call<ClearPlanArgs> call, Effects& effects);
+  void Start(SessionId session, Call<OpenPermitArgs> call, Effects& effects);
+  void Start(SessionId session, Call<ClosePermitArgs> call, Effects& effects);
+  CopyRef PlaceOf(const StageArgs& args) const;
+  absl::StatusOr<std::vector<GroupHeat>> ReportHeat(SessionId session,
+                                                    const HeatArgs& args);
+  // Takes an opened model, from any thread.
   void AddOpened(SessionId session, std::optional<Readers> readers,
                  absl::StatusOr<OpenedModel> opened, Done<ModelPtr> done);
   void MakeStreamers();
-  void MakeSlabMakers();
+  // All threads except the engine's own.
+  absl::Status StartThreads();
+  absl::Status MakeSlabMakers();
 
   // engine_plans.cc
   void StartPlan(SessionId session, SetPlanArgs args, Done<OpenedPlan> done,
@@ -262,30 +201,30 @@ class Engine final : public EngineApi, private Loop {
     return *streamers_[device.number()];
   }
 
-  // engine_copiers.cc
-  struct OpenCopierOf {
-    SessionId session;
-    User user;
-    DeviceIndex device;
-    ShareOptions share;
-  };
-  absl::Status CheckCopier(SessionId session, DeviceIndex device) const;
-  void CloseCopiersOf(SessionId session);
-  absl::StatusOr<ShareChanged> SetCopierShare(CopierId copier,
-                                              const ShareChange& change);
-  void AddCopiers(DeviceIndex device, LinkSnapshot& link) const;
+  // engine_admin.cc
+  void Accept(AdminCall call) override;
+  void Serve(AdminCall& call, Effects& effects);
+  // Starts a request that the node does not answer at once.
+  void Start(Call<EndSessionArgs> call, Effects& effects);
+  void Start(Call<LoadArgs> call, Effects& effects);
+  void Start(Call<CheckArgs> call, Effects& effects);
+  void Start(Call<PinArgs> call, Effects& effects);
+  NodeSnapshot Snapshot();
+  absl::StatusOr<CopyTotals> Unpin(const CopySelector& which, Effects& effects);
+  absl::StatusOr<CopyTotals> Evict(const EvictArgs& args, Effects& effects);
+  absl::StatusOr<ShareChanged> SetShare(const SetShareArgs& args);
 
   using Event = absl::AnyInvocable<void(Effects&)>;
-  // A session whose plans' lanes are still to be gone on with.
+  // A session some of whose plans' lanes are still to be resumed.
   struct Resuming {
     uint64_t lanes = 0;
-    std::vector<std::pair<Resumed, Done<Resumed>>> answers;  // For then.
+    std::vector<std::pair<Resumed, Done<Resumed>>> answers;  // To be sent then.
   };
   static void AnswerResumed(Resuming resuming);
-  // Runs `event` on the engine's thread, then does what came of it.
+  // Runs `event` on the engine's thread, then carries out its effects.
   void Post(Event event) ABSL_LOCKS_EXCLUDED(mu_);
   void Begin() override {}
-  // An event and what came of it, or what is due.
+  // Runs one event and its effects, or what is due.
   absl::Duration Turn() override ABSL_LOCKS_EXCLUDED(mu_);
   bool Wait(absl::Duration limit) override ABSL_LOCKS_EXCLUDED(mu_);
   bool over() const override { return over_; }
@@ -297,32 +236,24 @@ class Engine final : public EngineApi, private Loop {
   void Refused(const absl::Status& status);
   LinkSnapshot SnapshotLink(DeviceIndex device) const;
   void Carry(Effects effects);
-  void TellOfSaving(const NodeEvent& event);
+  void ReportSpillFailure(const NodeEvent& event);
   void LogAnswer(const Answer& answer, const Pending& asked);
   RequestId Await(SessionId session, OnReply on_reply, TracedWait waits = {});
 
-  // engine_trace.cc; the first may be asked whenever, the others while
-  // something is recorded.
+  // engine_trace.cc. trace() may be called always, the others only during a
+  // recording.
   TraceRecorder* trace() const { return parts_.mover.trace; }
-  void NameAll();
-  void NameGroup(GroupKey key);
-  void NamePlan(const PlanGrant& grant, SessionId session);
   TraceEvent EventOf(RequestId id, const Pending& pending) const;
   void TellWaits();
   void TellAnswered(RequestId id, const Pending& pending,
                     const absl::Status& status);
   void TellHandled(absl::Time begin, absl::Duration took);
-  void TellUsed(absl::Time now);
-  // On an opener's thread.
-  void StageIn(bool shared, SessionId session, StageArgs args,
-               Done<LeaseGrant> done);
-  CopyRef PlaceOf(const StageArgs& args, bool shared) const;
   struct Checking;
   void CheckNext(std::shared_ptr<Checking> all, Effects& effects);
   struct Bringing;
   void Bring(std::shared_ptr<Bringing> all, Effects& effects);
-  // `how` but for the copy and the request; `each` as each arrives or is
-  // refused.
+  // Brings up each copy as `how` says, which lacks copy and request; calls
+  // `each` per arrival or refusal.
   void BringAll(std::vector<CopyRef> copies, BringArgs how,
                 absl::AnyInvocable<void(const CopyRef&, absl::Status)> each,
                 Effects& effects);
@@ -331,23 +262,21 @@ class Engine final : public EngineApi, private Loop {
   NoteRing notes_;
   const absl::Time started_;
 
-  // The engine thread's alone.
+  // Used by the engine's thread only.
   Node node_;
+  Book book_;  // Of records for a successor.
   std::unique_ptr<Mover> mover_;
   EngineLog log_;
   std::map<PlanId, ReadAhead> lanes_;
-  std::map<PlanId, ShareOptions> shares_;  // Of the lanes, as last told them.
-  std::map<CopierId, OpenCopierOf> copiers_;
-  uint64_t last_copier_ = 0;
-  // What is to be done once a plan has been freed.
+  std::map<PlanId, ShareOptions> shares_;  // Of lanes, as last set.
+  // To run once the plan has been freed.
   std::map<PlanId, Event> after_plan_;
   std::map<RequestId, Pending> pending_;
-  std::vector<RequestId> new_waits_;  // Of this event, if it is recorded.
-  absl::Time told_used_ = absl::InfinitePast();
-  std::vector<uint64_t> used_;  // As last told; the host's comes last.
+  std::vector<RequestId> new_waits_;  // Of this event, if recorded.
+  NodeTrace node_trace_;
   std::map<SessionId, Resuming> resuming_;
   std::map<SessionId, OnSessionWord> listeners_;
-  // Sessions that were told to end, and who waits for it.
+  // Sessions told to end, and the request that waits for it.
   struct Ending {
     SessionSnapshot was;
     Done<SessionSnapshot> done;
@@ -356,7 +285,7 @@ class Engine final : public EngineApi, private Loop {
   std::map<uint64_t, absl::AnyInvocable<void(const NodeEvent&)>> watchers_;
   uint64_t last_id_ = 0;
   uint64_t moving_ = 0;       // Transfers under way.
-  uint64_t slow_events_ = 0;  // That took more than kSlowEvent.
+  uint64_t slow_events_ = 0;  // Longer than kSlowEvent.
   absl::Duration longest_event_;
   uint64_t handled_ = 0;  // Events.
   TimeHistogram slow_event_times_;
@@ -365,31 +294,25 @@ class Engine final : public EngineApi, private Loop {
   uint64_t next_opener_ = 0;
   bool saw_stopping_ = false;
   bool over_ = false;
-  bool told_unkept_ = false;
-  bool told_unkept_word_ = false;
-  bool told_unsaved_ = false;
-  bool abandoned_ = false;  // What is kept.
-  KeptInstance instance_;
-  uint64_t last_file_ = 0;  // Of the descriptors that were kept of models.
-  std::map<CopyRef, uint64_t> pins_;  // That are kept, by their numbers.
-  uint64_t last_pin_ = 0;
-  // The last hoistd's that are not there yet; false: unpinned meanwhile.
+  bool reported_unsaved_ = false;
+  PersistedInstance instance_;
+  // Pins of the last hoistd without a copy yet; false: unpinned meanwhile.
   std::map<CopyRef, bool> coming_pins_;
-  uint64_t load_rate_ = 0;                      // As hoistd.toml has it.
-  std::vector<SlabShare> adopted_shares_;       // As parts_.found.slabs.
-  std::vector<ResumedSession> ended_sessions_;  // Until they are taken.
+  uint64_t load_rate_ = 0;               // From hoistd.toml.
+  std::vector<ResumedSession> resumed_;  // Until TakeResumed.
 
-  OpenFiles open_files_;  // Thread-safe; the openers' and mover's.
+  OpenFiles open_files_;  // Thread-safe; also used by openers and mover.
 
   mutable absl::Mutex mu_;
+  TimedCondVar changed_;  // Of the next two.
   std::deque<Event> events_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::unique_ptr<Executor> openers_[2];  // They post: gone before mu_.
-  // One a device. They post too.
+  std::unique_ptr<Executor> openers_[2];  // They post: destroyed before mu_.
+  // One per device. They post too.
   std::vector<std::unique_ptr<SlabMaker>> slab_makers_;
-  // One a device. They copy into slabs and post: gone before both.
+  // One per device. They copy into slabs and post: destroyed before both.
   std::vector<std::unique_ptr<Streamer>> streamers_;
-  std::vector<std::unique_ptr<CopierDesk>> desks_;  // One a device.
+  PermitBook permits_;  // Its desks post too.
   std::unique_ptr<Running> running_;
 };
 

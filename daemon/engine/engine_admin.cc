@@ -1,8 +1,9 @@
-// The verbs of admins.
+// Admins' verbs.
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/base/overloaded.h"
 #include "daemon/base/status.h"
 #include "daemon/core/node_explainer.h"
 #include "daemon/engine/engine.h"
@@ -34,58 +35,110 @@ LinkSnapshot Engine::SnapshotLink(DeviceIndex device) const {
   of.bytes_per_second = static_cast<uint64_t>(link.Rate());
   of.read_bytes_per_second = static_cast<uint64_t>(link.ReadRate());
   of.load_max_bytes_per_second = link.load_rate();
-  AddCopiers(device, of);
+  permits_.Describe(device, of);
   return of;
 }
 
-void Engine::Snapshot(Done<NodeSnapshot> done) {
-  Post([this, done = std::move(done)](Effects&) mutable {
-    NodeSnapshot snapshot = node_.Snapshot(Now());
-    snapshot.counters.slow_events = slow_events_;
-    snapshot.counters.longest_event = longest_event_;
-    for (size_t i = 0; i < parts_.mover.links.size(); ++i) {
-      snapshot.links.push_back(
-          SnapshotLink(DeviceIndex(static_cast<uint32_t>(i))));
-      for (CopierSnapshot& copier : snapshot.links.back().copiers) {
-        for (const SessionSnapshot& session : snapshot.sessions) {
-          if (session.id != copier.session) continue;
-          copier.client_name = session.client_name;
-        }
-      }
-      snapshot.counters.host_to_device_bytes +=
-          snapshot.links.back().plan_bytes;
-    }
-    for (const std::unique_ptr<Streamer>& streamer : streamers_) {
-      for (const LaneStats& lane : streamer->Stats()) {
-        for (PlanSnapshot& plan : snapshot.plans) {
-          if (plan.id == lane.plan) AddLane(lane, plan);
-        }
-      }
-    }
-    done(std::move(snapshot));
+void Engine::Accept(AdminCall call) {
+  Post([this, call = std::move(call)](Effects& effects) mutable {
+    Serve(call, effects);
   });
 }
 
-void Engine::Explain(Peer asker, std::string model, std::string group,
-                     Done<ModelExplanation> done) {
-  Post([this, asker = std::move(asker), model = std::move(model),
-        group = std::move(group), done = std::move(done)](Effects&) mutable {
-    done(NodeExplainer(node_, Now()).Explain(asker, model, group));
-  });
+void Engine::Serve(AdminCall& call, Effects& effects) {
+  std::visit(
+      Overloaded{
+          [&](Call<SnapshotArgs>& c) { c.done(Snapshot()); },
+          [&](Call<ExplainArgs>& c) {
+            c.done(NodeExplainer(node_, Now())
+                       .Explain(c.args.asker, c.args.model, c.args.group));
+          },
+          [&](Call<UnpinArgs>& c) { c.done(Unpin(c.args.which, effects)); },
+          [&](Call<EvictArgs>& c) { c.done(Evict(c.args, effects)); },
+          [&](Call<SetShareArgs>& c) { c.done(SetShare(c.args)); },
+          [&](Call<SetDrainingArgs>& c) {
+            node_.SetDraining(c.args.draining, effects);
+            c.done(absl::OkStatus());
+          },
+          [&](Call<SubscribeArgs>& c) {
+            const uint64_t id = ++last_id_;
+            watchers_[id] = std::move(c.args.on_event);
+            c.done(id);
+          },
+          [&](Call<UnsubscribeArgs>& c) {
+            const bool known = watchers_.erase(c.args.subscription) > 0;
+            c.done(known ? absl::OkStatus()
+                         : absl::NotFoundError("no such subscription"));
+          },
+          [&](auto& c) { Start(std::move(c), effects); }},
+      call);
 }
 
-// Copies that are brought up for an admin, kWindow at a time: what a session
-// asks meanwhile never waits for more than those.
+// Memory mapped by a living process cannot be revoked: it would compute with
+// the next owner's bytes and not know. So the client is told, and its holdings
+// stay its own until it hangs up.
+void Engine::Start(Call<EndSessionArgs> call, Effects&) {
+  auto& [args, done] = call;
+  const SessionId session = args.session;
+  auto was = node_.picture().Look(session, args.asker, Now());
+  if (!was.ok()) return done(was.status());
+  const auto listener = listeners_.find(session);
+  if (listener == listeners_.end()) {
+    return done(absl::FailedPreconditionError(absl::StrCat(
+        "session ", session.number(), " came by ", was->via,
+        " and cannot be asked to let go; cancel its call, or end its "
+        "process")));
+  }
+  if (auto before = ending_.extract(session)) {
+    before.mapped().done(absl::AbortedError(
+        absl::StrCat("somebody else has asked for the end of session ",
+                     session.number(), " since, and is told")));
+  }
+  ending_[session] = {*std::move(was), std::move(done)};
+  listener->second(absl::UnavailableError(absl::StrCat(
+      args.asker.admin ? "an admin" : "its user", " (uid ",
+      args.asker.uid.number(),
+      ") has ended this session; what it had is given back, and what was in "
+      "use is void. Connect, or attach, again to go on")));
+}
+
+NodeSnapshot Engine::Snapshot() {
+  NodeSnapshot snapshot = node_.picture().Snapshot(Now());
+  snapshot.counters.slow_events = slow_events_;
+  snapshot.counters.longest_event = longest_event_;
+  for (size_t i = 0; i < parts_.mover.links.size(); ++i) {
+    snapshot.links.push_back(
+        SnapshotLink(DeviceIndex(static_cast<uint32_t>(i))));
+    for (PermitSnapshot& permit : snapshot.links.back().permits) {
+      for (const SessionSnapshot& session : snapshot.sessions) {
+        if (session.id != permit.session) continue;
+        permit.client_name = session.client_name;
+      }
+    }
+    snapshot.counters.host_to_device_bytes += snapshot.links.back().plan_bytes;
+  }
+  for (const std::unique_ptr<Streamer>& streamer : streamers_) {
+    for (const LaneStats& lane : streamer->Stats()) {
+      for (PlanSnapshot& plan : snapshot.plans) {
+        if (plan.id == lane.plan) AddLane(lane, plan);
+      }
+    }
+  }
+  return snapshot;
+}
+
+// Brings up copies for an admin, kWindow at a time: a session's request never
+// waits for more than those.
 struct Engine::Bringing {
   static constexpr size_t kWindow = 64;
 
   std::vector<CopyRef> copies;
-  BringArgs how;  // But for the copy and the request.
-  // Called as each arrives or is refused.
+  BringArgs how;  // Without copy and request.
+  // Called per arrival or refusal.
   absl::AnyInvocable<void(const CopyRef&, absl::Status)> each;
   size_t next = 0;
   size_t open = 0;
-  bool posted = false;  // More of them are about to be asked for.
+  bool posted = false;  // The next requests are posted.
 };
 
 void Engine::Bring(std::shared_ptr<Bringing> all, Effects& effects) {
@@ -130,163 +183,128 @@ void Engine::BringAll(
   Bring(std::move(all), effects);
 }
 
-void Engine::Load(ModelId model, TierAt to,
-                  absl::AnyInvocable<void(const LoadProgress&)> progress,
-                  Done<LoadProgress> done) {
-  Post([this, model, to, progress = std::move(progress),
-        done = std::move(done)](Effects& effects) mutable {
-    struct State {
-      LoadProgress at;
-      absl::AnyInvocable<void(const LoadProgress&)> progress;
-      Done<LoadProgress> done;
-      std::shared_ptr<const ModelSpec> spec;
-      uint32_t open = 0;
-      absl::Status failed;
-    };
-    absl::StatusOr<std::shared_ptr<const ModelSpec>> spec = node_.SpecOf(model);
-    if (!spec.ok()) return done(spec.status());
-    auto state = std::make_shared<State>();
-    state->progress = std::move(progress);
-    state->done = std::move(done);
-    state->spec = *spec;
-    state->at.total_bytes = state->spec->image_bytes;
-    state->at.total_groups = static_cast<uint32_t>(state->spec->groups.size());
-    state->open = state->at.total_groups;
-    if (state->open == 0) return state->done(state->at);
-    std::vector<CopyRef> copies;
-    for (uint32_t g = 0; g < state->open; ++g) {
-      copies.push_back({{model, GroupIndex(g)}, {to, false}});
+void Engine::Start(Call<LoadArgs> call, Effects& effects) {
+  auto& [args, done] = call;
+  struct State {
+    LoadProgress at;
+    absl::AnyInvocable<void(const LoadProgress&)> progress;
+    Done<LoadProgress> done;
+    std::shared_ptr<const ModelSpec> spec;
+    uint32_t open = 0;
+    absl::Status failed;
+  };
+  const auto spec = node_.copies().SpecOf(args.model);
+  if (!spec.ok()) return done(spec.status());
+  auto state = std::make_shared<State>();
+  state->progress = std::move(args.progress);
+  state->done = std::move(done);
+  state->spec = *spec;
+  state->at.total_bytes = state->spec->image_bytes;
+  state->at.total_groups = static_cast<uint32_t>(state->spec->groups.size());
+  state->open = state->at.total_groups;
+  if (state->open == 0) return state->done(state->at);
+  std::vector<CopyRef> copies;
+  for (uint32_t g = 0; g < state->open; ++g) {
+    copies.push_back({{args.model, GroupIndex(g)}, {args.to, false}});
+  }
+  const auto each = [state](const CopyRef& copy, absl::Status status) {
+    if (status.ok()) {
+      ++state->at.done_groups;
+      state->at.done_bytes +=
+          state->spec->groups[copy.key.group.number()]->image_bytes;
+      state->progress(state->at);
+    } else if (absl::IsResourceExhausted(status)) {
+      ++state->at.left_out_groups;
+    } else if (state->failed.ok()) {
+      state->failed = std::move(status);
     }
-    const auto each = [state](const CopyRef& copy, absl::Status status) {
-      if (status.ok()) {
-        ++state->at.done_groups;
-        state->at.done_bytes +=
-            state->spec->groups[copy.key.group.number()]->image_bytes;
-        state->progress(state->at);
-      } else if (absl::IsResourceExhausted(status)) {
-        ++state->at.left_out_groups;
-      } else if (state->failed.ok()) {
-        state->failed = std::move(status);
-      }
-      if (--state->open > 0) return;
-      if (!state->failed.ok()) return state->done(state->failed);
-      state->done(state->at);
-    };
-    // Groups that would need another group of this model to leave are left
-    // out at once; spills of others are waited for.
-    BringArgs how;
-    how.deadline = absl::InfinitePast();
-    how.spare = model;
-    how.urgent = false;
-    BringAll(std::move(copies), std::move(how), each, effects);
-  });
+    if (--state->open > 0) return;
+    if (!state->failed.ok()) return state->done(state->failed);
+    state->done(state->at);
+  };
+  // Groups that only fit by evicting this model's groups are omitted at once;
+  // spills of other groups are awaited.
+  BringArgs how;
+  how.deadline = absl::InfinitePast();
+  how.spare = args.model;
+  how.urgent = false;
+  BringAll(std::move(copies), std::move(how), each, effects);
 }
 
-void Engine::Pin(CopySelector which, absl::Duration deadline,
-                 Done<CopyTotals> done) {
-  Post([this, which = std::move(which), deadline,
-        done = std::move(done)](Effects& effects) mutable {
-    absl::StatusOr<std::vector<CopyRef>> copies =
-        node_.Select(which, /*existing_only=*/false);
-    if (!copies.ok()) return done(copies.status());
-    struct State {
-      CopyTotals totals;
-      Done<CopyTotals> done;
-      size_t open = 0;
-      absl::Status failed;
-    };
-    auto state = std::make_shared<State>();
-    state->done = std::move(done);
-    state->open = copies->size();
-    if (state->open == 0) return state->done(state->totals);
-    const auto each = [this, state](const CopyRef& copy, absl::Status status) {
-      if (status.ok()) {
-        ++state->totals.groups;
-        state->totals.bytes += node_.BytesOf(copy.key);
-      } else if (state->failed.ok()) {
-        state->failed = std::move(status);
-      }
-      if (--state->open > 0) return;
-      if (!state->failed.ok()) {
-        return state->done(Annotate(
-            state->failed,
-            absl::StrCat("pinned ", state->totals.groups, " groups, then")));
-      }
-      state->done(state->totals);
-    };
-    // By this word, whatever an earlier one was.
-    for (const CopyRef& copy : *copies) {
-      const auto coming = coming_pins_.find(copy);
-      if (coming != coming_pins_.end()) coming->second = true;
-    }
-    BringArgs how;
-    how.deadline = Now() + deadline;
-    how.pin = true;
-    BringAll(*std::move(copies), std::move(how), each, effects);
-  });
-}
-
-void Engine::Unpin(CopySelector which, Done<CopyTotals> done) {
-  Post([this, which = std::move(which),
-        done = std::move(done)](Effects& effects) mutable {
-    absl::StatusOr<std::vector<CopyRef>> copies =
-        node_.Select(which, /*existing_only=*/true);
-    if (!copies.ok()) return done(copies.status());
-    CopyTotals totals = node_.Unpin(*copies, Now(), effects);
-    UnpinComing(which, totals);
-    done(totals);
-  });
-}
-
-void Engine::Evict(CopySelector which, bool forget, Done<CopyTotals> done) {
-  Post([this, which = std::move(which), forget,
-        done = std::move(done)](Effects& effects) mutable {
-    absl::StatusOr<std::vector<CopyRef>> copies =
-        node_.Select(which, /*existing_only=*/true);
-    if (!copies.ok()) return done(copies.status());
-    if (!forget) return done(node_.Evict(*copies, Now(), effects));
-    if (!which.group.empty() || which.at.has_value()) {
-      return done(absl::InvalidArgumentError(
-          "a model is forgotten whole: name no group and no tier"));
-    }
-    absl::StatusOr<ModelPtr> model = node_.Find(which.asker, which.model);
-    if (!model.ok()) return done(model.status());
+void Engine::Start(Call<PinArgs> call, Effects& effects) {
+  auto& [args, done] = call;
+  absl::StatusOr<std::vector<CopyRef>> copies =
+      node_.picture().Select(args.which, /*existing_only=*/false);
+  if (!copies.ok()) return done(copies.status());
+  struct State {
     CopyTotals totals;
-    totals.groups = static_cast<uint32_t>((*model)->spec->groups.size());
-    totals.bytes = (*model)->spec->image_bytes;
-    absl::Status forgotten = node_.Forget((*model)->id, Now(), effects);
-    if (!forgotten.ok()) return done(std::move(forgotten));
-    done(totals);
-  });
+    Done<CopyTotals> done;
+    size_t open = 0;
+    absl::Status failed;
+  };
+  auto state = std::make_shared<State>();
+  state->done = std::move(done);
+  state->open = copies->size();
+  if (state->open == 0) return state->done(state->totals);
+  const auto each = [this, state](const CopyRef& copy, absl::Status status) {
+    if (status.ok()) {
+      ++state->totals.groups;
+      state->totals.bytes += node_.copies().BytesOf(copy.key);
+    } else if (state->failed.ok()) {
+      state->failed = std::move(status);
+    }
+    if (--state->open > 0) return;
+    if (!state->failed.ok()) {
+      return state->done(Annotate(
+          state->failed,
+          absl::StrCat("pinned ", state->totals.groups, " groups, then")));
+    }
+    state->done(state->totals);
+  };
+  // This request overrides earlier ones.
+  for (const CopyRef& copy : *copies) {
+    const auto coming = coming_pins_.find(copy);
+    if (coming != coming_pins_.end()) coming->second = true;
+  }
+  BringArgs how;
+  how.deadline = Now() + args.deadline;
+  how.pin = true;
+  BringAll(*std::move(copies), std::move(how), each, effects);
 }
 
-void Engine::SetDraining(bool draining, DoneStatus done) {
-  Post([this, draining, done = std::move(done)](Effects& effects) mutable {
-    node_.SetDraining(draining, effects);
-    done(absl::OkStatus());
-  });
+absl::StatusOr<CopyTotals> Engine::Unpin(const CopySelector& which,
+                                         Effects& effects) {
+  HOIST_ASSIGN_OR_RETURN(const std::vector<CopyRef> copies,
+                         node_.picture().Select(which, /*existing_only=*/true));
+  CopyTotals totals = node_.Unpin(copies, Now(), effects);
+  UnpinComing(which, totals);
+  return totals;
 }
 
-void Engine::Ping(DoneStatus done) {
+absl::StatusOr<CopyTotals> Engine::Evict(const EvictArgs& args,
+                                         Effects& effects) {
+  const CopySelector& which = args.which;
+  HOIST_ASSIGN_OR_RETURN(const std::vector<CopyRef> copies,
+                         node_.picture().Select(which, /*existing_only=*/true));
+  if (!args.forget) return node_.Evict(copies, Now(), effects);
+  if (!which.group.empty() || which.at.has_value()) {
+    return absl::InvalidArgumentError(
+        "a model is forgotten whole: name no group and no tier");
+  }
+  HOIST_ASSIGN_OR_RETURN(const ModelPtr model,
+                         node_.tenure().Find(which.asker, which.model));
+  CopyTotals totals;
+  const auto& groups = model->spec->groups;
+  totals.groups = static_cast<uint32_t>(
+      std::count_if(groups.begin(), groups.end(),
+                    [](const auto& group) { return !IsMissing(*group); }));
+  totals.bytes = model->spec->image_bytes;
+  HOIST_RETURN_IF_ERROR(node_.Forget(model->id, Now(), effects));
+  return totals;
+}
+
+void Engine::Ping(Done<void> done) {
   Post([done = std::move(done)](Effects&) mutable { done(absl::OkStatus()); });
-}
-
-void Engine::Subscribe(absl::AnyInvocable<void(const NodeEvent&)> on_event,
-                       Done<uint64_t> done) {
-  Post([this, on_event = std::move(on_event),
-        done = std::move(done)](Effects&) mutable {
-    const uint64_t id = ++last_id_;
-    watchers_[id] = std::move(on_event);
-    done(id);
-  });
-}
-
-void Engine::Unsubscribe(uint64_t subscription, DoneStatus done) {
-  Post([this, subscription, done = std::move(done)](Effects&) mutable {
-    const bool known = watchers_.erase(subscription) > 0;
-    done(known ? absl::OkStatus()
-               : absl::NotFoundError("no such subscription"));
-  });
 }
 
 }  // namespace hoistd

@@ -1,4 +1,4 @@
-// hoistctl check: one group after another.
+// hoistctl check: group by group.
 #include <utility>
 #include <vector>
 
@@ -8,7 +8,7 @@
 
 namespace hoistd {
 
-// One at a time: the mover reads no faster, and whoever forgets a model in
+// One at a time: the mover reads no faster, and a request to forget a model in
 // between is not refused.
 struct Engine::Checking {
   std::vector<GroupKey> groups;
@@ -19,22 +19,18 @@ struct Engine::Checking {
   Done<CheckProgress> done;
 };
 
-void Engine::Check(CheckWish wish,
-                   absl::AnyInvocable<void(const CheckProgress&)> progress,
-                   Done<CheckProgress> done) {
-  Post([this, wish = std::move(wish), progress = std::move(progress),
-        done = std::move(done)](Effects& effects) mutable {
-    absl::StatusOr<std::vector<GroupKey>> groups =
-        node_.SelectToCheck(wish.asker, wish.model);
-    if (!groups.ok()) return done(groups.status());
-    auto all = std::make_shared<Checking>();
-    all->groups = *std::move(groups);
-    all->repair = wish.repair;
-    all->at.total_groups = static_cast<uint32_t>(all->groups.size());
-    all->progress = std::move(progress);
-    all->done = std::move(done);
-    CheckNext(std::move(all), effects);
-  });
+void Engine::Start(Call<CheckArgs> call, Effects& effects) {
+  auto& [args, done] = call;
+  absl::StatusOr<std::vector<GroupKey>> groups =
+      node_.audit().Select(args.asker, args.model);
+  if (!groups.ok()) return done(groups.status());
+  auto all = std::make_shared<Checking>();
+  all->groups = *std::move(groups);
+  all->repair = args.repair;
+  all->at.total_groups = static_cast<uint32_t>(all->groups.size());
+  all->progress = std::move(args.progress);
+  all->done = std::move(done);
+  CheckNext(std::move(all), effects);
 }
 
 void Engine::CheckNext(std::shared_ptr<Checking> all, Effects& effects) {
@@ -63,12 +59,12 @@ void Engine::CheckNext(std::shared_ptr<Checking> all, Effects& effects) {
         all->progress(all->at);
         Post([this, all](Effects& more) { CheckNext(all, more); });
       });
-  node_.Check(request, key, all->repair, Now(), effects);
+  node_.audit().Check(request, key, all->repair, effects);
 }
 
 void Engine::SetQuotas(QuotaOptions quota) {
   Post([this, quota = std::move(quota)](Effects& effects) mutable {
-    node_.SetQuotas(std::move(quota));
+    node_.quota().SetOptions(std::move(quota));
     node_.Tick(Now(), effects);
   });
 }

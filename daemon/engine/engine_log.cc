@@ -8,7 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "daemon/base/one_line.h"
 #include "daemon/base/overloaded.h"
-#include "daemon/terms/tier.h"
+#include "daemon/types/tier.h"
 #include "spdlog/spdlog.h"
 
 namespace hoistd {
@@ -59,7 +59,7 @@ const char* ToString(SlabWork::Kind kind) {
   return "?";
 }
 
-// That are read or copied: of files, what nobody else is reading already.
+// Bytes read or copied; of files, without those that others already read.
 uint64_t BytesOf(const Transfer& transfer) {
   const auto* files = transfer.by<FilesToHost>();
   if (files == nullptr) return transfer.group->image_bytes;
@@ -68,7 +68,7 @@ uint64_t BytesOf(const Transfer& transfer) {
   return bytes;
 }
 
-// What is being published belongs to no model yet.
+// A group being published has no model yet.
 std::string NameOf(const Transfer& transfer) {
   return absl::StrCat(
       transfer.model == nullptr ? "" : OneLine(transfer.model->name) + "/",
@@ -153,7 +153,7 @@ void EngineLog::Ended(TransferId id, const absl::Status& status,
                       absl::Time now) {
   if (under_way_.empty()) return;
   const auto found = under_way_.find(id);
-  if (found == under_way_.end()) return;  // It began under another level.
+  if (found == under_way_.end()) return;  // It began at another log level.
   const UnderWay done = std::move(found->second);
   under_way_.erase(found);
   if (!Wanted()) return;

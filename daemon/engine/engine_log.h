@@ -1,7 +1,7 @@
-// What happens to a node, for who debugs it: a line each, at the level debug.
+// Logs a node's events for debugging: one line each, at the level debug.
 //
-// All of it is derived here, from what Node says is to be done and from how
-// that ended; so there is one place that says what the log tells.
+// All lines are derived here, from Node's effects and their outcome: one place
+// defines the log's contents.
 #ifndef HOIST_DAEMON_ENGINE_ENGINE_LOG_H_
 #define HOIST_DAEMON_ENGINE_ENGINE_LOG_H_
 
@@ -15,18 +15,18 @@
 #include "daemon/core/effects.h"
 #include "daemon/core/snapshot.h"
 #include "daemon/core/transfer.h"
-#include "daemon/terms/ids.h"
+#include "daemon/types/ids.h"
 
 namespace hoistd {
 
 // Threads:  the engine's.
-// Bounds:   the transfers under way. While the level is another one, a call
-//           compares it and does nothing.
+// Bounds:   transfers in progress. At other levels a call only compares the
+//           level.
 class EngineLog {
  public:
-  // All but the answers, which only the engine can tell apart.
+  // All effects except answers, which only the engine can tell apart.
   void Tell(const Effects& effects, absl::Time now);
-  // What a session waited for has come. `name`: of what was staged.
+  // A session's wait has ended. `name`: of the staged group.
   void Staged(const LeaseGrant& grant, absl::string_view name,
               SessionId session, absl::Duration waited);
   void Planned(const PlanGrant& plan, SessionId session, absl::Duration waited);

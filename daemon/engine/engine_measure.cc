@@ -1,11 +1,11 @@
-// What metrics say: of the books, and of what the engine itself counts.
+// Metrics of the books, and of the engine itself.
 #include <utility>
 
 #include "daemon/engine/engine.h"
 
 namespace hoistd {
 
-// What was asked for and is not given, whatever verb asked.
+// Counts refusals of all verbs.
 void Engine::Refused(const absl::Status& status) {
   if (!status.ok()) ++refused_[static_cast<size_t>(status.code())];
 }

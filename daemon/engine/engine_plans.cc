@@ -1,4 +1,4 @@
-// Plans: the node decides, streamers carry out, the host is read ahead.
+// Plans: the node decides, streamers execute, the host reads ahead.
 #include <algorithm>
 #include <utility>
 
@@ -10,8 +10,8 @@
 namespace hoistd {
 namespace {
 
-// These codes say that the plan that was to be replaced stands. It does not,
-// and its worker must not go on with memory that is others' by now.
+// These codes mean that the replaced plan still stands. It does not, and its
+// worker must not use memory that may be others' by now.
 absl::Status OldIsGone(const absl::Status& refused) {
   if (!absl::IsResourceExhausted(refused) &&
       !absl::IsInvalidArgument(refused)) {
@@ -46,31 +46,29 @@ LaneSpec Engine::SpecOf(const PlanRecord& record) {
   return spec;
 }
 
-void Engine::SetPlan(SessionId session, SetPlanArgs args,
-                     Done<OpenedPlan> done) {
-  Post([this, session, args = std::move(args),
-        done = std::move(done)](Effects& effects) mutable {
-    if (!args.replaces.has_value()) {
-      return StartPlan(session, std::move(args), std::move(done), effects);
-    }
-    // What the request's own numbers cause leaves the old plan as it is.
-    if (absl::Status s = node_.CheckPlan(session, args); !s.ok()) {
-      Refused(s);
-      return done(std::move(s));
-    }
-    const PlanId old = *args.replaces;
-    HOIST_CHECK(node_.EndPlan(session, old, Now(), effects).ok());
-    args.replaces.reset();
-    Done<OpenedPlan> told =
-        [done = std::move(done)](absl::StatusOr<OpenedPlan> opened) mutable {
-          if (!opened.ok()) return done(OldIsGone(opened.status()));
-          done(std::move(opened));
-        };
-    after_plan_[old] = [this, session, args = std::move(args),
-                        told = std::move(told)](Effects& then) mutable {
-      StartPlan(session, std::move(args), std::move(told), then);
-    };
-  });
+void Engine::Start(SessionId session, Call<SetPlanArgs> call,
+                   Effects& effects) {
+  auto& [args, done] = call;
+  if (!args.replaces.has_value()) {
+    return StartPlan(session, std::move(args), std::move(done), effects);
+  }
+  // A request invalid in itself leaves the old plan as it is.
+  if (auto plan = node_.tenure().CheckPlan(session, args); !plan.ok()) {
+    Refused(plan.status());
+    return done(plan.status());
+  }
+  const PlanId old = *args.replaces;
+  HOIST_CHECK(node_.EndPlan(session, old, Now(), effects).ok());
+  args.replaces.reset();
+  Done<OpenedPlan> told =
+      [done = std::move(done)](absl::StatusOr<OpenedPlan> opened) mutable {
+        if (!opened.ok()) return done(OldIsGone(opened.status()));
+        done(std::move(opened));
+      };
+  after_plan_[old] = [this, session, args = std::move(args),
+                      told = std::move(told)](Effects& then) mutable {
+    StartPlan(session, std::move(args), std::move(told), then);
+  };
 }
 
 void Engine::StartPlan(SessionId session, SetPlanArgs args,
@@ -105,7 +103,7 @@ void Engine::OpenLane(SessionId session, const SetPlanArgs& args,
         Post([this, record = std::move(record), done = std::move(done),
               share = std::move(share)](Effects& effects) mutable {
           const PlanId plan = record.grant.id;
-          if (node_.FindPlan(plan) == nullptr) {
+          if (node_.tenure().FindPlan(plan) == nullptr) {
             return done(absl::CancelledError("the session was closed"));
           }
           if (!share.ok()) {
@@ -113,13 +111,13 @@ void Engine::OpenLane(SessionId session, const SetPlanArgs& args,
             return done(share.status());
           }
           KeepPlan(record, *share);
-          if (Traces(trace())) NamePlan(record.grant, record.session);
+          node_trace_.NamePlan(record.grant, record.session);
           LaneOpened(record.grant, record.share, effects);
           OpenedPlan opened;
           opened.grant = std::move(record.grant);
-          // Not before: other answers may have overtaken this one, or the lane
-          // may not have come to be. They are borrowed from a plan that stands.
-          opened.grant.new_slabs = node_.GiveSlabs(plan);
+          // Not earlier: other answers could overtake this one, or the lane
+          // could fail. Borrowed from a standing plan.
+          opened.grant.new_slabs = node_.tenure().GiveSlabs(plan);
           opened.lane = std::move(share->memory);
           opened.wake = std::move(share->wake);
           done(std::move(opened));
@@ -131,37 +129,36 @@ void Engine::LaneOpened(const PlanGrant& grant, const ShareOptions& share,
                         Effects& effects) {
   const PlanId plan = grant.id;
   ReadAhead& ahead =
-      lanes_.emplace(plan, ReadAhead(grant, node_.HoldableBytes(plan)))
+      lanes_.emplace(plan, ReadAhead(grant, node_.tenure().HoldableBytes(plan)))
           .first->second;
   shares_[plan] = share;
   node_.Hold(plan, ahead.Wanted(Now()), /*urgent=*/false, Now(), effects);
 }
 
-// Before the client hears of it.
+// Before the client learns of it.
 void Engine::KeepPlan(const PlanRecord& record, const LaneShare& lane) {
-  if (!Keeps()) return;
   const DeviceIndex device = record.grant.device;
   if (DevicesOf(parts_)[device.number()].backing == Backing::kIpc) return;
-  if (!WritePlan(record, lane, *parts_.keep).ok()) Abandon();
+  book_.WritePlan(record, lane);
 }
 
-void Engine::ClearPlan(SessionId session, PlanId plan, DoneStatus done) {
-  Post([this, session, plan, done = std::move(done)](Effects& effects) mutable {
-    absl::Status status = node_.EndPlan(session, plan, Now(), effects);
-    if (!status.ok()) return done(std::move(status));
-    // The answer says that the memory is back.
-    after_plan_[plan] = [done = std::move(done)](Effects&) mutable {
-      done(absl::OkStatus());
-    };
-  });
+void Engine::Start(SessionId session, Call<ClearPlanArgs> call,
+                   Effects& effects) {
+  auto& [args, done] = call;
+  absl::Status status = node_.EndPlan(session, args.plan, Now(), effects);
+  if (!status.ok()) return done(std::move(status));
+  // The answer confirms that the memory is back.
+  after_plan_[args.plan] = [done = std::move(done)](Effects&) mutable {
+    done(absl::OkStatus());
+  };
 }
 
-// Nothing of the plan may be copied any more before its ring is given back.
+// No copy may go to the plan's ring after it is freed.
 void Engine::PlanEnded(const EndedPlan& ended) {
   const PlanId plan = ended.plan;
   lanes_.erase(plan);
   shares_.erase(plan);
-  ++moving_;  // The engine's end waits for it as for any transfer.
+  ++moving_;  // The engine's end waits for it as for a transfer.
   StreamerOf(ended.device).Close(plan, [this, plan] {
     Post([this, plan](Effects& effects) {
       --moving_;
@@ -186,7 +183,7 @@ void Engine::GroupHeld(const HeldGroup& held) {
   ahead.Arrived(*group, Now());
   streamer.HostReady(held.plan, *group, *held.host,
                      /*once=*/!ahead.holds_all());
-  // It may have come too late to be of use before what is missing.
+  // It may have come too late to be used before the missing groups.
   TakeBackStrays(held.plan, ahead);
 }
 
@@ -200,7 +197,7 @@ void Engine::PlanCrowded(const CrowdedPlan& crowded) {
   TakeBackStrays(crowded.plan, ahead);
 }
 
-// What the client has left behind must not keep from it what it wants.
+// Groups that the client has passed must not block the ones it needs.
 void Engine::TakeBackStrays(PlanId plan, const ReadAhead& ahead) {
   for (const LaneGroup stray : ahead.Strays()) {
     StreamerOf(ahead.device()).TakeBack(plan, stray);
@@ -237,17 +234,16 @@ void Engine::HostWanted(PlanId plan, LaneGroup group, Effects& effects) {
   node_.Hold(plan, {ahead.GroupOf(group)}, /*urgent=*/true, Now(), effects);
 }
 
-void Engine::SetShare(ShareOf of, ShareChange change, Done<ShareChanged> done) {
-  Post([this, of, change, done = std::move(done)](Effects&) mutable {
-    absl::StatusOr<ShareChanged> changed = std::visit(
-        Overloaded{
-            [&](PlanId plan) { return SetPlanShare(plan, change); },
-            [&](CopierId copier) { return SetCopierShare(copier, change); },
-            [&](DeviceIndex device) { return SetLoadShare(device, change); }},
-        of);
-    if (changed.ok()) KeepShare(of, changed->after);
-    done(std::move(changed));
-  });
+absl::StatusOr<ShareChanged> Engine::SetShare(const SetShareArgs& args) {
+  const ShareChange& change = args.change;
+  absl::StatusOr<ShareChanged> changed = std::visit(
+      Overloaded{
+          [&](PlanId plan) { return SetPlanShare(plan, change); },
+          [&](PermitId permit) { return permits_.SetShare(permit, change); },
+          [&](DeviceIndex device) { return SetLoadShare(device, change); }},
+      args.of);
+  if (changed.ok()) KeepShare(args.of, changed->after);
+  return changed;
 }
 
 absl::StatusOr<ShareChanged> Engine::SetPlanShare(PlanId plan,

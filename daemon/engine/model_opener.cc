@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/base/hash.h"
 #include "daemon/base/status.h"
-#include "daemon/errand/file_errands.h"
-#include "daemon/errand/parked_file.h"
+#include "daemon/io_helper/file_calls.h"
+#include "daemon/io_helper/parked_file.h"
 #include "daemon/model/model_builder.h"
 #include "daemon/model/safetensors.h"
 #include "daemon/model/safetensors_index.h"
@@ -16,10 +16,10 @@ namespace hoistd {
 namespace {
 
 absl::StatusOr<SourceFile> Open(OpenFile file, const OpenOptions& options) {
-  if (options.errand == nullptr || !IsParked(file.fd.get())) {
+  if (options.helper == nullptr || !IsParked(file.fd.get())) {
     return SourceFile::Open(std::move(file.fd), file.name, options.files);
   }
-  return OpenByErrand(*options.errand, options.owner, std::move(file.fd),
+  return OpenByHelper(*options.helper, options.owner, std::move(file.fd),
                       file.name, options.files);
 }
 
@@ -27,10 +27,10 @@ absl::StatusOr<std::string> ReadPrefix(const SourceFile& file, uint64_t offset,
                                        uint64_t bytes,
                                        const OpenOptions& options) {
   if (!file.parked_for().has_value()) return file.ReadPrefix(offset, bytes);
-  return ReadPrefixByErrand(*options.errand, file, offset, bytes);
+  return ReadPrefixByHelper(*options.helper, file, offset, bytes);
 }
 
-// The headers of one model's files, as far as they are read.
+// The headers of one model's files read so far.
 class HeaderReader {
  public:
   HeaderReader(const OpenOptions& options, OpenFiles& open)
@@ -43,7 +43,7 @@ class HeaderReader {
   OpenFiles& open_;
   uint64_t bytes_ = 0;
   uint64_t tensors_ = 0;
-  std::optional<OpenFiles::Turn> turn_;  // Once they are large.
+  std::optional<OpenFiles::Turn> turn_;  // Set once they are large.
 };
 
 absl::StatusOr<ShardHeader> HeaderReader::Read(const SourceFile& file) {
@@ -83,7 +83,7 @@ absl::StatusOr<ShardHeader> HeaderReader::Read(const SourceFile& file) {
 
 absl::StatusOr<SafetensorsIndex> ReadIndex(OpenFile index,
                                            OpenOptions options) {
-  // Read once and small: nothing to gain from O_DIRECT.
+  // Small and read once: O_DIRECT gains nothing.
   options.files.mode = ReadMode::kBuffered;
   HOIST_ASSIGN_OR_RETURN(const SourceFile file,
                          Open(std::move(index), options));

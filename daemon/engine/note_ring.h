@@ -13,11 +13,11 @@
 
 namespace hoistd {
 
-// What `status` should show: what was so when hoistd started, and the newest of
-// what came since. Workers cause notes, so there must be an end to them.
+// Notes for `status`: those of hoistd's start, and the newest later ones.
+// Workers can cause notes, so their number is bounded.
 //
 // Threads:  thread-safe.
-// Bounds:   kMost notes beside those of the start.
+// Bounds:   kMost notes besides those of the start.
 class NoteRing {
  public:
   static constexpr size_t kMost = 32;

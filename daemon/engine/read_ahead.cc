@@ -6,12 +6,12 @@
 namespace hoistd {
 namespace {
 
-// Positions ahead at the least: the next one is read while one is copied.
+// Minimum: the next one is read while one is copied.
 constexpr size_t kMinDepth = 2;
-// Reads vary; a late one stalls the ring.
+// Read times vary; a late read stalls the ring.
 constexpr size_t kSpareDepth = 2;
 
-// An average that forgets: seven parts old, one part new.
+// Moving average: seven parts old, one part new.
 absl::Duration Blend(absl::Duration old, absl::Duration seen) {
   return (old * 7 + seen) / 8;
 }
@@ -67,7 +67,7 @@ std::vector<GroupIndex> ReadAhead::Wanted(absl::Time now) {
 }
 
 void ReadAhead::Arrived(LaneGroup group, absl::Time now) {
-  // A group that was missed may come without having been in the window.
+  // A missed group may come from outside the window.
   if (!groups_[group].asked) return;
   groups_[group].there = true;
   read_ = Blend(read_, now - groups_[group].asked_at);

@@ -1,11 +1,10 @@
-// Which of a plan's streamed groups are to lie on the host, and since when.
+// The streamed groups that a plan needs on the host, and since when.
 //
-// Where all of them fit they are held for as long as the plan stands, and
-// nothing is asked of the engine in any pass, unless the host becomes crowded.
-// Otherwise a window of them is
-// read ahead of the ring, so far that a read is over before its group's turn
-// comes: as deep as the time that reads take has steps. What leaves the window
-// may stay on the host as far as others leave room, and is evicted by the
+// If all fit, they are held for the plan's life, and passes ask nothing of the
+// engine unless the host becomes crowded. Otherwise a window of groups is read
+// ahead of the ring, deep enough that each read ends before its group's turn:
+// the time of a read over the time of a step. Groups that leave the window stay
+// on the host while there is room; the farthest next use is evicted first.
 // farthest next use.
 #ifndef HOIST_DAEMON_ENGINE_READ_AHEAD_H_
 #define HOIST_DAEMON_ENGINE_READ_AHEAD_H_
@@ -18,14 +17,14 @@
 #include "absl/time/time.h"
 #include "daemon/core/requests.h"
 #include "daemon/plan/lane_schedule.h"
-#include "daemon/terms/ids.h"
+#include "daemon/types/ids.h"
 
 namespace hoistd {
 
 // Threads: one at a time.
 class ReadAhead {
  public:
-  // The window's groups take at most `host_bytes` (but one group always fits).
+  // Groups in the window take at most `host_bytes`; one group always fits.
   ReadAhead(const PlanGrant& grant, uint64_t host_bytes);
 
   bool holds_all() const { return holds_all_; }
@@ -33,26 +32,26 @@ class ReadAhead {
   GroupIndex GroupOf(LaneGroup group) const { return groups_[group].group; }
   std::optional<LaneGroup> LaneOf(GroupIndex group) const;
 
-  // What to ask for now, in order of need, each group once until it is used or
+  // Groups to request now, most urgent first; each once until it is used or
   // failed.
   std::vector<GroupIndex> Wanted(absl::Time now);
-  // It lies on the host.
+  // The group is on the host.
   void Arrived(LaneGroup group, absl::Time now);
-  // Its load is over, and the window moves on. `step`: time between two
+  // The group's load is over, and the window moves on. `step`: time between two
   // positions.
   void Used(LaneGroup group, absl::Duration step);
-  // A load waits for it: the client has left the order, or reads are late.
+  // A load waits for the group: the client left the order, or reads are late.
   void Missed(LaneGroup group);
-  // Those that are there and needed later than all that there is room for, if
-  // what is needed sooner has no room: to be taken back.
+  // Groups to release: present, and needed later than all that fit, while a
+  // sooner one has no room.
   std::vector<LaneGroup> Strays() const;
-  // It was, and does not lie there for the plan any more.
+  // The group was released.
   void Returned(LaneGroup group);
-  // The host has no room for more than lies there now; `bytes` of that are for
-  // others. The window stays that small. True: all was held until now.
+  // The host has no room for more, and needs `bytes` back for others. The
+  // window stays that small. True: all groups were held until now.
   bool Crowded(uint64_t bytes);
 
-  // How many positions ahead of the last load groups are asked for.
+  // Positions ahead of the last load up to which groups are requested.
   size_t depth() const;
 
  private:
@@ -69,10 +68,10 @@ class ReadAhead {
   DeviceIndex device_;
   uint64_t host_bytes_;
   bool holds_all_ = false;
-  size_t cursor_ = 0;          // The place in the order that is loaded next.
-  uint64_t window_bytes_ = 0;  // Of what is asked for or there.
+  size_t cursor_ = 0;          // The position loaded next.
+  uint64_t window_bytes_ = 0;  // Requested or present.
   absl::Duration step_ = absl::Milliseconds(1);
-  absl::Duration read_ = absl::Milliseconds(10);  // From asked to there.
+  absl::Duration read_ = absl::Milliseconds(10);  // From request to arrival.
 };
 
 }  // namespace hoistd

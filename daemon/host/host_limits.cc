@@ -67,7 +67,7 @@ bool HasController(absl::string_view controllers, absl::string_view name) {
   return false;
 }
 
-// Of a refusal: what there is, and what would do.
+// Of a refusal: what there is, and the remedy.
 std::string TooMuch(const HostMemory& memory, absl::string_view what) {
   if (memory.cgroup_is_less()) {
     return absl::StrCat("this process's cgroup allows ", *memory.cgroup_limit,

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "daemon/base/check.h"
+#include "daemon/base/start_thread.h"
 #include "daemon/base/status.h"
 #include "daemon/host/numa.h"
 #include "hoist/shared/packet_socket.h"
@@ -19,7 +20,7 @@
 namespace hoistd {
 namespace {
 
-constexpr uint64_t kStep = uint64_t{2} << 20;
+constexpr uint64_t kPoolStep = uint64_t{2} << 20;
 constexpr uint64_t kTouchStep = uint64_t{8} << 20;
 constexpr uint64_t kMaxPiece = uint64_t{1} << 30;
 // The driver's locks are not fair: who asks again at once gets them again.
@@ -67,7 +68,7 @@ absl::StatusOr<std::unique_ptr<HostPool>> HostPool::Create(
   o.touch_threads = std::max(o.touch_threads, 1);
   for (const uint64_t size :
        {o.bytes, o.piece_bytes, o.first_piece_bytes, o.shy_piece_bytes}) {
-    if (size == 0 || size % kStep != 0) {
+    if (size == 0 || size % kPoolStep != 0) {
       return absl::InvalidArgumentError(
           absl::StrCat("the host pool's sizes must be multiples of 2 MiB and "
                        "not 0; one is ",
@@ -122,7 +123,7 @@ HostPool::~HostPool() {
   }
 }
 
-void HostPool::Start(OnGrown on_grown, Demand demand, OnNote on_note) {
+absl::Status HostPool::Start(OnGrown on_grown, Demand demand, OnNote on_note) {
   HOIST_CHECK(threads_.empty() && demand != nullptr);
   on_grown_ = std::move(on_grown);
   demand_ = std::move(demand);
@@ -133,17 +134,19 @@ void HostPool::Start(OnGrown on_grown, Demand demand, OnNote on_note) {
   }
   const uint64_t ready = ready_bytes();
   if (ready > 0) on_grown_(ready);
-  if (devices_.empty()) return;
+  if (devices_.empty()) return absl::OkStatus();
   for (int i = 0; i < options_.touch_threads; ++i) {
-    threads_.emplace_back([this, i] { Touch(i); });
+    HOIST_ASSIGN_OR_RETURN(threads_.emplace_back(),
+                           StartThread([this, i] { Touch(i); }));
   }
-  threads_.emplace_back([this] {
-    if (options_.found) {
-      RegisterFound();
-    } else {
-      Register();
-    }
-  });
+  HOIST_ASSIGN_OR_RETURN(threads_.emplace_back(), StartThread([this] {
+                           if (options_.found) {
+                             RegisterFound();
+                           } else {
+                             Register();
+                           }
+                         }));
+  return absl::OkStatus();
 }
 
 uint64_t HostPool::ready_bytes() const {

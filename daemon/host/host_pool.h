@@ -18,7 +18,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "daemon/base/clock.h"
-#include "daemon/terms/device.h"
+#include "daemon/base/timed_cond_var.h"
+#include "daemon/types/device.h"
 #include "hoist/shared/mapping.h"
 #include "hoist/shared/unique_fd.h"
 
@@ -86,7 +87,7 @@ class HostPool {
   // from a thread of the pool; where the pool is whole already, once, from in
   // here. `on_note` is called likewise, for what Create met from in here.
   // Neither is called after the destructor began to return. Call once.
-  void Start(OnGrown on_grown, Demand demand, OnNote on_note);
+  absl::Status Start(OnGrown on_grown, Demand demand, OnNote on_note);
   // How long others have the driver after a piece that took so long.
   static absl::Duration PauseAfter(absl::Duration took, double demand);
   // Registers the shy pieces of found memory that `memory` meets, those that
@@ -140,7 +141,7 @@ class HostPool {
   const MonotonicClock clock_;
   absl::Mutex note_mu_;
   mutable absl::Mutex mu_;
-  absl::CondVar changed_;
+  TimedCondVar changed_;
   uint64_t next_touch_ ABSL_GUARDED_BY(mu_) = 0;  // Taken up to here.
   uint64_t touched_ ABSL_GUARDED_BY(mu_) = 0;     // All up to here.
   // Beyond that, from where to where.

@@ -84,7 +84,7 @@ absl::StatusOr<std::unique_ptr<IoEngine>> CreateIoEngine(
     if (!engine.ok()) {
       return Annotate(engine.status(),
                       "io_uring was asked for and cannot be had (\"auto\" or "
-                      "\"threads\" would do)");
+                      "\"threads\" would be enough)");
     }
     return std::unique_ptr<IoEngine>(*std::move(engine));
   }

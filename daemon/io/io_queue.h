@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "daemon/io/read_cutter.h"
-#include "daemon/terms/io_engine.h"
+#include "daemon/types/io_engine.h"
 
 namespace hoistd {
 

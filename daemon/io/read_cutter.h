@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "daemon/terms/io_engine.h"
+#include "daemon/types/io_engine.h"
 
 namespace hoistd {
 
@@ -36,9 +36,9 @@ struct ReadPiece {
 // that ends within such a gap therefore goes unnoticed. Smaller gaps are read
 // through, since one larger read is cheaper than two.
 //
-// Bounds:   a piece, with its ends moved out to the direct alignment where the
-//           request is direct, has at most `piece_bytes` bytes (a multiple of
-//           4 KiB), and at most 1,024 destinations (IOV_MAX).
+// Bounds:   a piece has at most `piece_bytes` bytes (a multiple of 4 KiB), and
+//           at most 1,024 destinations (IOV_MAX). For a direct request, that
+//           includes its ends, moved out to the direct alignment.
 class ReadCutter {
  public:
   ReadCutter() = default;

@@ -8,8 +8,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "daemon/model/tensor.h"
-#include "daemon/terms/ids.h"
-#include "daemon/terms/io_engine.h"
+#include "daemon/types/ids.h"
+#include "daemon/types/io_engine.h"
 #include "hoist/shared/unique_fd.h"
 
 namespace hoistd {
@@ -31,8 +31,8 @@ struct SourceFileOptions {
 // its own user may not open the file, the client's description serves, and
 // reads are buffered: setting O_DIRECT on it would change the client's reads.
 //
-// A file whose file system may hang is parked (daemon/errand): the descriptor
-// is a socket that keeps the file, and only errands look into it.
+// A file whose file system may hang is parked (daemon/io_helper): the
+// descriptor is a socket that keeps the file, and only helpers look into it.
 //
 // Threads:  immutable after Open.
 // Owns:     the descriptors. Move-only.
@@ -50,7 +50,7 @@ class SourceFile {
                                               const FileIdentity& identity,
                                               const SourceFileOptions& options);
 
-  // A file that an errand has opened, and goes on reading on behalf of `owner`.
+  // A file that a helper has opened, and goes on reading on behalf of `owner`.
   static SourceFile Parked(hoist::UniqueFd parked, std::string name,
                            const FileIdentity& identity, User owner);
 
@@ -62,7 +62,7 @@ class SourceFile {
   uint64_t bytes() const { return identity_.size; }
   // Valid while this object lives. Not of a parked file.
   IoFile io() const;
-  // On whose errands it is read, if it is parked.
+  // Whose helpers read it, if it is parked.
   const std::optional<User>& parked_for() const { return parked_for_; }
   // The socket where it is; borrowed.
   int parked() const { return fd_.get(); }

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "daemon/base/start_thread.h"
 #include "daemon/base/status.h"
 #include "daemon/io/piece_io.h"
 
@@ -52,8 +53,11 @@ absl::StatusOr<std::unique_ptr<ThreadEngine>> ThreadEngine::Create(
   }
   std::unique_ptr<ThreadEngine> engine(new ThreadEngine());
   for (AlignedBuffer& bounce : bounces) {
-    engine->threads_.emplace_back(&ThreadEngine::Work, engine.get(),
-                                  std::move(bounce));
+    HOIST_ASSIGN_OR_RETURN(engine->threads_.emplace_back(),
+                           StartThread([self = engine.get(),
+                                        memory = std::move(bounce)]() mutable {
+                             self->Work(std::move(memory));
+                           }));
   }
   return engine;
 }

@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "daemon/io/aligned_buffer.h"
 #include "daemon/io/io_queue.h"
-#include "daemon/terms/io_engine.h"
+#include "daemon/types/io_engine.h"
 
 namespace hoistd {
 

@@ -8,20 +8,20 @@
 namespace hoistd {
 namespace {
 
-constexpr uint64_t kPieceBytes = uint64_t{1} << 20;
+constexpr uint64_t kRingPieceBytes = uint64_t{1} << 20;
 
 }  // namespace
 
-UringEngine::UringEngine() : queue_(kPieceBytes) {}
+UringEngine::UringEngine() : queue_(kRingPieceBytes) {}
 
 absl::StatusOr<std::unique_ptr<UringEngine>> UringEngine::Create(
     const Options& options) {
   std::unique_ptr<UringEngine> engine(new UringEngine());
   const int workers = std::max(options.workers, 1);
   const uint64_t chunks =
-      options.bounce_bytes / kPieceBytes / static_cast<uint64_t>(workers);
+      options.bounce_bytes / kRingPieceBytes / static_cast<uint64_t>(workers);
   const UringWorker::Options each = {
-      .chunk_bytes = kPieceBytes,
+      .chunk_bytes = kRingPieceBytes,
       // A ring has at most 32,768 entries, and registers at most 1 GiB.
       .chunks = static_cast<unsigned>(std::clamp<uint64_t>(chunks, 1, 1024))};
   for (int i = 0; i < workers; ++i) {

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
+#include "daemon/base/start_thread.h"
 #include "daemon/base/status.h"
 
 namespace hoistd {
@@ -40,12 +41,13 @@ absl::StatusOr<std::unique_ptr<UringWorker>> UringWorker::Start(
   // The thread that submits must be the one that made the ring.
   std::promise<absl::Status> promise;
   std::future<absl::Status> ready = promise.get_future();
-  worker->thread_ = std::thread(
-      [promise = std::move(promise), self = worker.get()]() mutable {
-        const absl::Status status = self->SetUp();
-        promise.set_value(status);
-        if (status.ok()) self->Run();
-      });
+  HOIST_ASSIGN_OR_RETURN(worker->thread_,
+                         StartThread([promise = std::move(promise),
+                                      self = worker.get()]() mutable {
+                           const absl::Status status = self->SetUp();
+                           promise.set_value(status);
+                           if (status.ok()) self->Run();
+                         }));
   HOIST_RETURN_IF_ERROR(ready.get());
   return worker;
 }
@@ -76,6 +78,10 @@ absl::Status UringWorker::SetUp() {
     error = -io_uring_queue_init_params(entries, &ring_, &params);
   }
   if (error != 0) return ErrnoToStatus(error, "io_uring_setup");
+  if (absl::Status used = UseOnce(); !used.ok()) {
+    io_uring_queue_exit(&ring_);
+    return used;
+  }
   const iovec arena = {arena_.data(), arena_.span().size()};
   error = -io_uring_register_buffers(&ring_, &arena, 1);
   setup_.registered_buffers = error == 0;
@@ -84,6 +90,20 @@ absl::Status UringWorker::SetUp() {
         "no registered buffers: ", ErrnoText(error, "io_uring_register"),
         error == ENOMEM ? " (raise RLIMIT_MEMLOCK)" : ""));
   }
+  return absl::OkStatus();
+}
+
+absl::Status UringWorker::UseOnce() {
+  io_uring_prep_nop(NextSqe());
+  int result = 0;
+  do {
+    result = io_uring_submit_and_wait(&ring_, 1);
+  } while (result == -EINTR);
+  if (result < 0) return ErrnoToStatus(-result, "io_uring_enter");
+  io_uring_cqe* cqe = nullptr;
+  result = -io_uring_wait_cqe(&ring_, &cqe);
+  if (result != 0) return ErrnoToStatus(result, "io_uring_enter");
+  io_uring_cqe_seen(&ring_, cqe);
   return absl::OkStatus();
 }
 

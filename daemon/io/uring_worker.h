@@ -24,9 +24,9 @@ struct UringSetup {
   std::vector<std::string> fallbacks;
 };
 
-// One thread with a ring of its own, which takes pieces from the engine's
-// queue, keeps as many in flight as it has bounce chunks, and copies out of
-// those that have arrived while the disk fills the others.
+// One thread with a ring of its own. It takes pieces from the engine's queue,
+// and keeps as many in flight as it has bounce chunks. It copies out of those
+// that have arrived while the disk fills the others.
 //
 // Threads:  Wake from any. The ring belongs to the worker's thread alone:
 //           SINGLE_ISSUER and DEFER_TASKRUN ask for it.
@@ -52,6 +52,8 @@ class UringWorker {
   UringWorker(IoQueue& queue, const Options& options);
 
   absl::Status SetUp();
+  // A seccomp profile may let rings be made and not be used.
+  absl::Status UseOnce();
   void Run();
   // Starts pieces while there are any and a slot is free.
   void Fill();

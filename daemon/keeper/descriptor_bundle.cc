@@ -124,21 +124,21 @@ absl::StatusOr<DescriptorBundle> DescriptorBundle::Adopt(
     hoist::UniqueFd in, hoist::UniqueFd out, FoundDescriptor found) {
   DescriptorBundle bundle(std::move(in), std::move(out));
   // Twice: its copy was sent, and then it was not taken out any more.
-  const auto stays = [&](KeptKey key) {
+  const auto stays = [&](PersistedKey key) {
     return bundle.keys_.insert(key).second;
   };
   HOIST_RETURN_IF_ERROR(bundle.TurnOver(stays, found));
   return bundle;
 }
 
-absl::Status DescriptorBundle::Send(KeptKey key, int fd) {
+absl::Status DescriptorBundle::Send(PersistedKey key, int fd) {
   Message message;
   message.kind = key.kind;
   message.id = key.id;
   return SendMessage(in_.get(), message, fd);
 }
 
-absl::Status DescriptorBundle::Add(KeptKey key, int fd) {
+absl::Status DescriptorBundle::Add(PersistedKey key, int fd) {
   HOIST_CHECK(!Has(key));
   if (full()) return absl::ResourceExhaustedError("the bundle is full");
   HOIST_RETURN_IF_ERROR(Send(key, fd));
@@ -146,22 +146,22 @@ absl::Status DescriptorBundle::Add(KeptKey key, int fd) {
   return absl::OkStatus();
 }
 
-absl::Status DescriptorBundle::Remove(KeptKey key) {
+absl::Status DescriptorBundle::Remove(PersistedKey key) {
   HOIST_CHECK(Has(key));
-  return RemoveIf([&](KeptKey of) { return of == key; });
+  return RemoveIf([&](PersistedKey of) { return of == key; });
 }
 
 absl::Status DescriptorBundle::RemoveIf(
-    absl::FunctionRef<bool(KeptKey)> meant) {
+    absl::FunctionRef<bool(PersistedKey)> meant) {
   if (std::none_of(keys_.begin(), keys_.end(), meant)) return absl::OkStatus();
-  HOIST_RETURN_IF_ERROR(TurnOver([&](KeptKey of) { return !meant(of); },
-                                 [](KeptKey, hoist::UniqueFd) {}));
+  HOIST_RETURN_IF_ERROR(TurnOver([&](PersistedKey of) { return !meant(of); },
+                                 [](PersistedKey, hoist::UniqueFd) {}));
   std::erase_if(keys_, meant);
   return absl::OkStatus();
 }
 
-absl::Status DescriptorBundle::TurnOver(absl::FunctionRef<bool(KeptKey)> stays,
-                                        FoundDescriptor found) {
+absl::Status DescriptorBundle::TurnOver(
+    absl::FunctionRef<bool(PersistedKey)> stays, FoundDescriptor found) {
   // Of this turn alone: one may be left of who was killed in the middle of his.
   Message end;
   end.end = 1;
@@ -172,7 +172,7 @@ absl::Status DescriptorBundle::TurnOver(absl::FunctionRef<bool(KeptKey)> stays,
   while (true) {
     HOIST_ASSIGN_OR_RETURN(auto taken, Receive(out_.get(), MSG_PEEK));
     auto& [message, fd] = taken;
-    const KeptKey key = {message.kind, message.id};
+    const PersistedKey key = {message.kind, message.id};
     if (message.end == 0 && stays(key)) {
       HOIST_RETURN_IF_ERROR(Send(key, fd.get()));
       found(key, std::move(fd));

@@ -53,9 +53,10 @@ absl::StatusOr<Keep> Keep::Create(FdStore& store, std::vector<HandedFd>& handed,
     }
   }
   std::erase_if(handed, [](const HandedFd& one) { return !one.fd.valid(); });
-  std::optional<KeptBook> book;
+  std::optional<PersistedBook> book;
   if (book_fd.valid()) {
-    absl::StatusOr<KeptBook> adopted = KeptBook::Adopt(std::move(book_fd));
+    absl::StatusOr<PersistedBook> adopted =
+        PersistedBook::Adopt(std::move(book_fd));
     if (adopted.ok()) {
       book = *std::move(adopted);
       for (const auto& [key, value] : book->entries()) {
@@ -72,7 +73,7 @@ absl::StatusOr<Keep> Keep::Create(FdStore& store, std::vector<HandedFd>& handed,
   }
   const bool understood = book.has_value();
   if (!understood) {
-    HOIST_ASSIGN_OR_RETURN(book, KeptBook::Create());
+    HOIST_ASSIGN_OR_RETURN(book, PersistedBook::Create());
     HOIST_RETURN_IF_ERROR(store.Store(BookName(), {book->fd()}));
   }
   Keep keep(store, *std::move(book));
@@ -137,12 +138,12 @@ absl::StatusOr<DescriptorBundle*> Keep::BundleWithRoom() {
   return &bundles_.emplace(number, std::move(bundle)).first->second;
 }
 
-absl::Status Keep::KeepDescriptor(KeptKey key, int fd) {
+absl::Status Keep::KeepDescriptor(PersistedKey key, int fd) {
   HOIST_ASSIGN_OR_RETURN(DescriptorBundle * bundle, BundleWithRoom());
   return bundle->Add(key, fd);
 }
 
-absl::Status Keep::DropDescriptor(KeptKey key) {
+absl::Status Keep::DropDescriptor(PersistedKey key) {
   for (auto& [number, bundle] : bundles_) {
     if (!bundle.Has(key)) continue;
     HOIST_RETURN_IF_ERROR(bundle.Remove(key));
@@ -152,7 +153,8 @@ absl::Status Keep::DropDescriptor(KeptKey key) {
   return absl::OkStatus();
 }
 
-absl::Status Keep::DropDescriptors(absl::FunctionRef<bool(KeptKey)> meant) {
+absl::Status Keep::DropDescriptors(
+    absl::FunctionRef<bool(PersistedKey)> meant) {
   for (auto& [number, bundle] : bundles_) {
     HOIST_RETURN_IF_ERROR(bundle.RemoveIf(meant));
   }

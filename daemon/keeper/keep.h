@@ -15,8 +15,8 @@
 #include "absl/status/statusor.h"
 #include "daemon/keeper/descriptor_bundle.h"
 #include "daemon/keeper/fd_store.h"
-#include "daemon/keeper/kept_book.h"
-#include "daemon/keeper/kept_key.h"
+#include "daemon/keeper/persisted_book.h"
+#include "daemon/keeper/persisted_key.h"
 
 namespace hoistd {
 
@@ -32,7 +32,7 @@ class Keep {
 
   // What a predecessor left.
   struct Found {
-    std::map<KeptKey, std::string> records;
+    std::map<PersistedKey, std::string> records;
     // Why some of it, or all, is not taken over; for the log and status.
     std::vector<std::string> notes;
   };
@@ -49,17 +49,19 @@ class Keep {
 
   // Once it is Ok a successor has it, whatever becomes of this process. The key
   // is new here.
-  absl::Status KeepDescriptor(KeptKey key, int fd);
+  absl::Status KeepDescriptor(PersistedKey key, int fd);
   // Nothing is kept of it, which may have been so.
-  absl::Status DropDescriptor(KeptKey key);
+  absl::Status DropDescriptor(PersistedKey key);
   // The same of all that are `meant`.
-  absl::Status DropDescriptors(absl::FunctionRef<bool(KeptKey)> meant);
-  absl::Status Write(KeptKey key, std::string_view value) {
+  absl::Status DropDescriptors(absl::FunctionRef<bool(PersistedKey)> meant);
+  absl::Status Write(PersistedKey key, std::string_view value) {
     return book_.Put(key, value);
   }
-  absl::Status Erase(KeptKey key) { return book_.Erase(key); }
+  absl::Status Erase(PersistedKey key) { return book_.Erase(key); }
   // nullopt: nothing is written under it.
-  std::optional<std::string> Read(KeptKey key) const { return book_.Get(key); }
+  std::optional<std::string> Read(PersistedKey key) const {
+    return book_.Get(key);
+  }
   // What was written may be wrong by now: no successor believes any of it.
   void Abandon() { book_.Abandon(); }
   // Stores all of it with a store that is a new one.
@@ -70,7 +72,7 @@ class Keep {
   uint64_t stored_descriptors() const { return 1 + 2 * bundles_.size(); }
 
  private:
-  Keep(FdStore& store, KeptBook book)
+  Keep(FdStore& store, PersistedBook book)
       : store_(&store), book_(std::move(book)) {}
 
   struct Ends;
@@ -83,7 +85,7 @@ class Keep {
   void ForgetEmpty();
 
   FdStore* store_;
-  KeptBook book_;
+  PersistedBook book_;
   std::map<uint64_t, DescriptorBundle> bundles_;  // By the number in the name.
   uint64_t last_bundle_ = 0;
 };

@@ -21,6 +21,8 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "daemon/base/inherited.h"
+#include "daemon/base/start_thread.h"
 #include "daemon/base/status.h"
 #include "daemon/keeper/keeper_watch.h"
 
@@ -50,11 +52,8 @@ std::string ProgramLock(const std::string& dir) {
 }
 
 hoist::UniqueFd TakeSignals() {
-  sigset_t taken;
-  sigemptyset(&taken);
-  for (const int signal : {SIGCHLD, SIGTERM, SIGINT, SIGHUP}) {
-    sigaddset(&taken, signal);
-  }
+  sigset_t taken = AwaitedSignals();
+  sigaddset(&taken, SIGCHLD);
   sigprocmask(SIG_BLOCK, &taken, nullptr);
   return hoist::UniqueFd(signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK));
 }
@@ -132,8 +131,10 @@ int Keeper::Run() {
       if (!started.ok()) {
         spdlog::error("{}", std::string(started.message()));
         start_at_ = clock_.Now() + pause_;
+        if (NothingToLose() || clock_.Now() >= tell_at_) exit_ = 1;
       }
     }
+    if (program_ != 0 && stop_.has_value()) TellToStop();
     if (program_ != 0 && clock_.Now() >= watchdog_.due()) EndHungProgram();
     if (program_ != 0 && clock_.Now() >= kill_at_) Kill();
     Await();
@@ -184,7 +185,7 @@ absl::Status Keeper::Watch(pid_t program) {
 absl::Status Keeper::Start() {
   const pid_t self = getpid();
   const pid_t child = fork();
-  if (child < 0) return ErrnoToStatus(errno, "fork");
+  if (child < 0) return NoTask(errno, "fork");
   if (child == 0) BecomeProgram(self);
   child_ = true;
   ready_ = leaving_ = killed_ = false;
@@ -197,9 +198,7 @@ absl::Status Keeper::Start() {
 }
 
 void Keeper::BecomeProgram(pid_t keeper) const {
-  sigset_t none;
-  sigemptyset(&none);
-  sigprocmask(SIG_SETMASK, &none, nullptr);
+  ResetSignals();
   const int count = static_cast<int>(shelf_.held().size());
   // Out of the way of what is handed over: if any of the file's descriptors is
   // closed, the lock is given up.
@@ -269,7 +268,7 @@ void Keeper::Ended(std::optional<int> waited) {
   watchdog_.Stop();
   const int code =
       WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-  if (stopping_ || (!ever_ready_ && shelf_.held().empty())) {
+  if (stopping_ || NothingToLose()) {
     exit_ = code;
     return;
   }
@@ -308,18 +307,32 @@ void Keeper::OnSignal() {
         SignalProgram(SIGHUP);
         break;
       default:
-        stopping_ = true;
-        sd_notify(0, "STOPPING=1");
-        if (program_ == 0) {
-          exit_ = 0;
-          return;
-        }
-        SignalProgram(static_cast<int>(got.ssi_signo));
-        watchdog_.Stop();
-        leaving_ = true;
-        kill_at_ = std::min(kill_at_, clock_.Now() + options_.stop_patience);
+        AskToStop(static_cast<int>(got.ssi_signo));
     }
   }
+}
+
+void Keeper::AskToStop(int signal) {
+  sd_notify(0, "STOPPING=1");
+  const bool again = std::exchange(stopping_, true);
+  if (program_ == 0 && (again || shelf_.held().empty())) {
+    exit_ = 0;
+    return;
+  }
+  const absl::Time now = clock_.Now();
+  stop_ = signal;
+  tell_at_ = again ? now : now + options_.stop_patience;
+  // It may write to a disk what the one before stored.
+  if (program_ == 0) start_at_ = now;
+}
+
+void Keeper::TellToStop() {
+  const absl::Time now = clock_.Now();
+  if (!ready_ && !shelf_.held().empty() && now < tell_at_) return;
+  SignalProgram(*std::exchange(stop_, std::nullopt));
+  watchdog_.Stop();
+  leaving_ = true;
+  kill_at_ = std::min(kill_at_, now + options_.stop_patience);
 }
 
 void Keeper::OnNotice() {
@@ -399,9 +412,14 @@ void Keeper::SignalProgram(int signal) const {
   }
 }
 
+bool Keeper::NothingToLose() const {
+  return !ever_ready_ && shelf_.held().empty();
+}
+
 absl::Duration Keeper::UntilDue() const {
+  const absl::Time tell = stop_.has_value() ? tell_at_ : kill_at_;
   const absl::Time due =
-      program_ == 0 ? start_at_ : std::min(kill_at_, watchdog_.due());
+      program_ == 0 ? start_at_ : std::min({tell, kill_at_, watchdog_.due()});
   return std::max(absl::ZeroDuration(), due - clock_.Now());
 }
 

@@ -45,8 +45,8 @@ struct KeeperOptions {
   absl::Duration abort_patience = absl::Seconds(5);
 };
 
-// Threads:  one, which has no other: it forks. It takes SIGCHLD, SIGTERM,
-//           SIGINT and SIGHUP.
+// Threads:  one, which has no other: it forks. It takes SIGCHLD, and what
+//           AwaitedSignals() has.
 // Owns:     what the program stored, and the folder's lock.
 // Bounds:   what the program stores; only from it is anything taken.
 // Restart:  the program lives on when its keeper dies, and goes on being kept
@@ -59,10 +59,11 @@ class Keeper {
       const KeeperOptions& options, std::vector<HandedFd> handed);
   ~Keeper();
 
-  // Until it is told to stop by SIGTERM or SIGINT, which the program gets too.
-  // Returns the program's exit status, 128 + N for signal N. A program that
-  // ends before it was ever ready, with nothing stored, is not started again:
-  // that is for whoever called to mend.
+  // Until it is told to stop by SIGTERM, SIGINT or SIGQUIT, which the program
+  // gets too, once it is ready; one that has left something is started for
+  // that. Returns the program's exit status, 128 + N for signal N. A program
+  // that ends before it was ever ready, with nothing stored, is not started
+  // again: the caller repairs it.
   int Run();
 
  private:
@@ -79,12 +80,16 @@ class Keeper {
   void Await();
   void Ended(std::optional<int> waited);
   void OnSignal();
+  void AskToStop(int signal);
+  void TellToStop();
   void OnNotice();
   void Hear(const Notice& notice);
   void EndHungProgram();
   void Kill();
   void SignalProgram(int signal) const;
   void Reap();
+  // There never was a program that served, and nothing is held.
+  bool NothingToLose() const;
   absl::Duration UntilDue() const;
 
   const KeeperOptions options_;
@@ -106,6 +111,10 @@ class Keeper {
   bool ready_ = false;       // It is, or was before it ended.
   bool ever_ready_ = false;  // Or one before it was.
   bool stopping_ = false;
+  // What is to tell the program so, and has not yet. One that cannot take it
+  // before it is ready would lose what it stored; nobody waits beyond tell_at_.
+  std::optional<int> stop_;
+  absl::Time tell_at_ = absl::InfiniteFuture();
   std::optional<int> exit_;
 };
 

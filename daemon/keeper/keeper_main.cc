@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "daemon/base/inherited.h"
 #include "daemon/keeper/keeper.h"
 #include "hoist/shared/socket_path.h"
 
@@ -40,6 +41,13 @@ absl::StatusOr<absl::Duration> ParseWatchdog(const std::string& text) {
 }
 
 int Main(int argc, char** argv) {
+  const absl::Status set = SetInherited();
+  spdlog::set_default_logger(spdlog::stderr_color_mt("hoist-keeper"));
+  if (!set.ok()) {
+    spdlog::error("{}", std::string(set.message()));
+    return EXIT_FAILURE;
+  }
+  EndWithoutMemory("hoist-keeper", EXIT_FAILURE);
   CLI::App app(
       "hoist-keeper keeps hoistd running and holds what it leaves behind, as "
       "systemd does where there is one.");
@@ -59,7 +67,6 @@ int Main(int argc, char** argv) {
       ->required();
   app.set_version_flag("--version", "hoist-keeper " HOIST_VERSION);
   CLI11_PARSE(app, argc, argv);
-  spdlog::set_default_logger(spdlog::stderr_color_mt("hoist-keeper"));
   const absl::StatusOr<absl::Duration> interval = ParseWatchdog(watchdog);
   if (!interval.ok()) {
     spdlog::error("{}", std::string(interval.status().message()));

@@ -1,4 +1,4 @@
-// The copies to one device that are under way.
+// Copies to one device that are in flight.
 #ifndef HOIST_DAEMON_LINK_COPY_QUEUE_H_
 #define HOIST_DAEMON_LINK_COPY_QUEUE_H_
 
@@ -15,21 +15,20 @@
 #include "absl/status/statusor.h"
 #include "daemon/link/link_customer.h"
 #include "daemon/plan/link_share.h"
-#include "daemon/terms/device.h"
+#include "daemon/types/device.h"
 #include "hoist/shared/mapping.h"
 
 namespace hoistd {
 
-// One stream: copies on two would share the link and end together, so that a
-// ring of two slots is empty while both are awaited (measured: 90 % of the link
-// with 16 MiB groups). What ended is seen by polling a word that nobody else
-// can write.
+// One stream: copies on two would share the link and end together, leaving a
+// ring of two slots empty meanwhile (measured: 90 % of the link with 16 MiB
+// groups). Ends are detected by polling a word that no other process can write.
 //
 // Threads:  one at a time.
 // Owns:     the stream and a page with the word. Destroying it waits for them.
 class CopyQueue {
  public:
-  // A piece that was queued, and whose it is.
+  // A queued piece and its party.
   struct Queued {
     LinkParty party;
     uint64_t bytes = 0;
@@ -37,7 +36,7 @@ class CopyQueue {
     std::vector<TracedPart> parts;  // As LinkPiece's.
   };
 
-  // Called with what is copied from, just before that. nullptr: nobody.
+  // Called with the source just before its copy. nullptr: no call.
   using BeforeCopy = std::function<void(std::span<const std::byte>)>;
 
   static absl::StatusOr<std::unique_ptr<CopyQueue>> Create(
@@ -46,13 +45,13 @@ class CopyQueue {
   CopyQueue& operator=(const CopyQueue&) = delete;
   ~CopyQueue();
 
-  // On an error nothing of the piece is queued, or it is queued without its
-  // words: `queued` says which. If it was, it will be among those that ended.
+  // On an error the piece is not queued, or queued without its words, as
+  // `queued` says. A queued piece will be among those that ended.
   absl::Status Add(LinkParty party, LinkPiece piece, absl::Time now,
                    bool& queued);
-  // Takes those that ended since the last call, oldest first.
+  // Takes pieces that ended since the last call, oldest first.
   std::vector<Queued> Ended();
-  // As for Ended(), of all that is left: after an error of the device.
+  // As Ended() for all remaining pieces: after an error of the device.
   std::vector<Queued> GiveUp();
   absl::Status Health() { return copies_->Health(); }
   int under_way() const { return static_cast<int>(pieces_.size()); }
@@ -69,11 +68,11 @@ class CopyQueue {
   const BeforeCopy before_copy_;
   hoist::Mapping page_;
   bool registered_ = false;
-  // Of the pieces that ended, the last one's number: as the stream writes it,
-  // cut to 32 bits, and where it could not, its thread.
+  // The number of the last piece that ended: written by the stream, cut to 32
+  // bits; or, if it could not, by its thread.
   Word* by_stream_ = nullptr;
   std::atomic<uint64_t> by_thread_ = 0;
-  uint64_t last_ = 0;  // Number of the piece that was queued last.
+  uint64_t last_ = 0;  // Number of the last piece queued.
   uint64_t ended_ = 0;
   std::deque<Queued> pieces_;
   std::unique_ptr<CopyStream> copies_;

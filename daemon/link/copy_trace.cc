@@ -26,7 +26,7 @@ void CopyTrace::Tell(const LinkParty& party, uint64_t bytes,
   event.background = party.of == LinkClass::kBackground;
   event.device = device_;
   event.plan = party.plan;
-  if (parts.empty()) {  // It was queued before the recording began.
+  if (parts.empty()) {  // Queued before the recording.
     event.bytes = bytes;
     event.begin = begin;
     event.end = end;

@@ -1,4 +1,4 @@
-// What is recorded of a link's copies.
+// Recordings of a link's copies.
 #ifndef HOIST_DAEMON_LINK_COPY_TRACE_H_
 #define HOIST_DAEMON_LINK_COPY_TRACE_H_
 
@@ -8,26 +8,26 @@
 
 #include "absl/time/time.h"
 #include "daemon/plan/link_share.h"
-#include "daemon/terms/ids.h"
 #include "daemon/trace/recorder.h"
+#include "daemon/types/ids.h"
 
 namespace hoistd {
 
 // Bytes of one group in a piece.
 struct TracedPart {
   GroupKey key;
-  SessionId session;  // Whose plan it is for; 0: no plan's.
+  SessionId session;  // Of the plan; 0: no plan.
   uint64_t bytes = 0;
 };
 
-// What follows of the same group is one part with it.
+// Adjacent bytes of one group are joined into one part.
 void AddPart(GroupKey key, SessionId session, uint64_t bytes,
              std::vector<TracedPart>& parts);
 
-// Tells what was copied when. Copies of one stream run one after the other, so
-// a piece begins when the one before it has ended, or when it was queued. Of
-// several that are seen to have ended at once, and of the parts of one, the
-// times between are guessed from their bytes.
+// Records the times of copies. Copies of one stream run in sequence: a piece
+// begins at the end of the one before it, or when it was queued. The times
+// between pieces seen to end at once, and between parts of a piece, are
+// estimated from their bytes.
 //
 // Threads:  the link's alone.
 // Owns:     nothing. Borrows the recorder, which may be nullptr.
@@ -38,8 +38,7 @@ class CopyTrace {
 
   TraceRecorder* recorder() const { return recorder_; }
 
-  // `pieces`, as CopyQueue tells of them, ended before `now` and after the last
-  // call.
+  // `pieces`, from CopyQueue, ended before `now` and after the last call.
   template <typename Pieces>
   void Ended(const Pieces& pieces, bool failed, absl::Time now) {
     const absl::Time before = last_;
@@ -58,7 +57,7 @@ class CopyTrace {
   }
 
  private:
-  // When `bytes` of the `left` ones have had their part of the time to `end`.
+  // The end of the first `bytes` of `left`, in proportion to the time to `end`.
   static absl::Time Share(absl::Time begin, absl::Time end, uint64_t bytes,
                           uint64_t left);
   void Tell(const LinkParty& party, uint64_t bytes,
@@ -67,7 +66,7 @@ class CopyTrace {
 
   TraceRecorder* const recorder_;
   const DeviceIndex device_;
-  absl::Time last_ = absl::InfinitePast();  // A piece ended.
+  absl::Time last_ = absl::InfinitePast();  // End of the last piece.
 };
 
 }  // namespace hoistd

@@ -35,8 +35,12 @@ absl::StatusOr<std::unique_ptr<Link>> Link::Create(Device& device,
   if (epoll_ctl(epoll.get(), EPOLL_CTL_ADD, command.get(), &event) != 0) {
     return ErrnoToStatus(errno, "watch a link's commands");
   }
-  return absl::WrapUnique(new Link(device, clock, options, std::move(copies),
-                                   std::move(command), std::move(epoll)));
+  auto link =
+      absl::WrapUnique(new Link(device, clock, options, std::move(copies),
+                                std::move(command), std::move(epoll)));
+  HOIST_ASSIGN_OR_RETURN(link->running_,
+                         ThreadsOr(options.threads).Start(*link));
+  return link;
 }
 
 Link::Link(Device& device, const Clock& clock, const LinkOptions& options,
@@ -55,15 +59,14 @@ Link::Link(Device& device, const Clock& clock, const LinkOptions& options,
   Add(LinkParty::Leases(), {}, leases_);
   Add(LinkParty::Background(), {.max_bytes_per_second = load_rate_},
       background_);
-  // Its bytes go the other way, so that the cap on loads is none of theirs.
+  // Its bytes go the other way, so the cap on loads does not apply.
   Add(LinkParty::Reads(), {}, reads_);
-  running_ = ThreadsOr(options.threads).Start(*this);
 }
 
 Link::~Link() {
   Post([this] { stopping_ = true; });
   running_.reset();
-  copies_.reset();  // Before the customers whose words its stream writes.
+  copies_.reset();  // Before the customers with the words its stream writes.
 }
 
 void Link::Copy(ImageLoad load) {
@@ -111,7 +114,7 @@ void Link::Post(Command command) {
     const absl::MutexLock lock(&mu_);
     commands_.push_back(std::move(command));
   }
-  // Never read: each write is an edge, and it takes 2^64 of them to fill.
+  // Never read: each write is an edge, and only 2^64 writes fill it.
   const uint64_t one = 1;
   HOIST_CHECK(write(command_.get(), &one, sizeof(one)) == sizeof(one));
 }
@@ -146,12 +149,12 @@ absl::Status Link::Watch(int eventfd) {
 }
 
 void Link::Unwatch(int eventfd) {
-  // What others have of it would keep it in the set.
+  // Other holders' descriptors would keep it in the set.
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, eventfd, nullptr);
 }
 
 void Link::Begin() {
-  // Naps of a microsecond would else last 50 more. Refused: they do.
+  // Else naps of a microsecond last 50 more. On failure they do.
   prctl(PR_SET_TIMERSLACK, 1);
 }
 
@@ -164,14 +167,14 @@ absl::Duration Link::Turn() {
   news |= Look(now);
   news |= TakeGrants(now);
   news |= Fill(now);
-  news |= LetGo();
+  news |= Release();
   if (!news) return Rest(now);
   spins_ = 0;
   rested_ = absl::ZeroDuration();
   return absl::ZeroDuration();
 }
 
-// No new copies; those under way end before what they write to goes.
+// No new copies; those in flight end before their targets.
 absl::Duration Link::LastTurns() {
   FailImages();
   RunCommands();
@@ -182,7 +185,7 @@ absl::Duration Link::LastTurns() {
     if (!TakeEnded(now)) CheckHealth(now);
     return absl::Milliseconds(1);
   }
-  LetGo();
+  Release();
   over_ = true;
   return absl::ZeroDuration();
 }
@@ -199,7 +202,7 @@ bool Link::RunCommands() {
 
 bool Link::TakeEnded(absl::Time now) {
   const std::vector<CopyQueue::Queued> ended = copies_->Ended();
-  // However busy customers keep this thread, an error is seen.
+  // Errors are seen even while customers keep this thread busy.
   looks_ = ended.empty() && copies_->under_way() > 0 ? looks_ + 1 : 0;
   if (looks_ >= kLooksToHealth) {
     looks_ = 0;
@@ -243,7 +246,7 @@ uint64_t Link::Room(LinkClass of, absl::Time now) const {
     if (Of(other).under_way > 0) return 0;
     ended = std::max(ended, Of(other).ended);
   }
-  // An hour, so that the product is a number.
+  // At most an hour, so that the product is finite.
   const double idle = absl::ToDoubleSeconds(
       std::min<absl::Duration>(now - ended, absl::Hours(1)));
   constexpr uint64_t kMost = kPiecesUnderWay * kPieceBytes;
@@ -329,7 +332,7 @@ void Link::Count(LinkParty party, uint64_t bytes) {
   ++members_.at(party).under_way;
 }
 
-bool Link::LetGo() {
+bool Link::Release() {
   bool news = false;
   for (auto it = members_.begin(); it != members_.end();) {
     if (it->second.gone == nullptr || it->second.under_way > 0) {
@@ -345,7 +348,7 @@ bool Link::LetGo() {
   return news;
 }
 
-// An error of the device: no stream of ours will write a word again.
+// An error of the device: its streams write no words any more.
 void Link::CheckHealth(absl::Time now) {
   const absl::Status health = copies_->Health();
   if (health.ok()) return;

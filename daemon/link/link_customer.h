@@ -1,4 +1,4 @@
-// What copies over a link, as the link sees it.
+// The link's interface to its customers.
 #ifndef HOIST_DAEMON_LINK_LINK_CUSTOMER_H_
 #define HOIST_DAEMON_LINK_LINK_CUSTOMER_H_
 
@@ -10,31 +10,31 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "daemon/link/copy_trace.h"
-#include "daemon/terms/device.h"
+#include "daemon/types/device.h"
 
 namespace hoistd {
 
-// What is copied in one go: runs of bytes, the one way or the other, and the
-// words behind them. Of what somebody else copies, the bytes alone.
+// One unit of copying: runs of bytes in one direction, and the words after
+// them. For a grant, only the number of bytes.
 struct LinkPiece {
   struct Run {
     uint64_t to_offset = 0;
     std::span<const std::byte> from;
   };
-  // From the device to the host.
+  // Device to host.
   struct ReadRun {
     uint64_t from_offset = 0;
     std::span<std::byte> to;
   };
-  // In order; one of both has some, and none is empty.
+  // In order; only one list has runs, and none is empty.
   std::vector<Run> runs;
   std::vector<ReadRun> reads;
-  uint64_t bytes = 0;            // Of all of them.
-  std::vector<WordWrite> words;  // To be written behind it.
-  // Whose bytes those are, in order; where nothing is recorded, nothing.
+  uint64_t bytes = 0;            // Sum of the runs.
+  std::vector<WordWrite> words;  // Written after the bytes.
+  // The bytes' groups, in order; empty without a recording.
   std::vector<TracedPart> parts;
 
-  // What lies side by side, on the host and on the device, is one run.
+  // Joins runs adjacent on both host and device.
   void Add(uint64_t to_offset, std::span<const std::byte> from) {
     bytes += from.size();
     if (!runs.empty()) {
@@ -49,42 +49,42 @@ struct LinkPiece {
   }
 };
 
-// Threads:  called on the link's thread alone.
-// Owns:     what its pieces name, until they ended.
+// Threads:  called on the link's thread only.
+// Owns:     the memory its pieces name, until they have ended.
 class LinkCustomer {
  public:
   virtual ~LinkCustomer() = default;
 
-  // Takes in what is new. True if anything was.
+  // Reads news. True: there was some.
   virtual bool Look(absl::Time now) = 0;
-  // It has something that could be copied now.
+  // It has bytes to copy now.
   virtual bool HasPiece() = 0;
-  // The next of it, of 1 to `at_most` bytes, to be queued at once.
+  // Its next piece, of 1 to `at_most` bytes, queued at once.
   virtual LinkPiece TakePiece(uint64_t at_most) = 0;
-  // The piece that was taken last met an error. If `queued`, some of it is
-  // under way all the same, and its end will be told; else it is over.
+  // The last piece taken met an error. `queued`: part of it is in flight, and
+  // Ended follows; else it has ended.
   virtual void Refused(const absl::Status& why, bool queued) = 0;
-  // The oldest piece under way ended, or will never: then `status` is not ok.
+  // The oldest piece in flight has ended; or, with an error, never will.
   virtual void Ended(const absl::Status& status, absl::Time now) = 0;
-  // Nothing more of it can be copied, now or later.
+  // No more copies of this customer are possible.
   virtual void Fail(absl::Status why) = 0;
 
-  // Nothing will change unless a CPU changes it and says so, or at deadline().
-  // `held_back`: what it has to copy has to wait for its turn.
+  // Nothing changes without a CPU's wake-up, or before deadline(). `held_back`:
+  // its copies wait for their turn.
   virtual bool quiet(bool held_back) const = 0;
-  // When it wants to look, though nothing happened; or InfiniteFuture.
+  // The time of its next look without news; or InfiniteFuture.
   virtual absl::Time deadline() const = 0;
-  // From now on the link's thread may sleep: who changes something wakes it.
+  // The link's thread may sleep from now on: changes must wake it.
   virtual void SetSleeping(bool sleeping) = 0;
 };
 
-// One that copies by itself, on streams of its own: what is taken of it is a
-// grant. That is in its place among the pieces under way until it is done, or
-// until its time is over (Link), and Ended then says DeadlineExceeded.
+// A customer that copies on its own streams: its pieces are grants. A grant
+// stays among the pieces in flight until it is done or its time is over (Link);
+// Ended then gets DeadlineExceeded.
 class GrantCustomer : public LinkCustomer {
  public:
-  // Of all bytes that were ever taken, those that it says are copied; never
-  // more than were taken. It may be lying.
+  // Bytes that it reports as copied, of all ever taken; never more than those.
+  // It may lie.
   virtual uint64_t done() const = 0;
 };
 

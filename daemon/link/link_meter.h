@@ -1,4 +1,4 @@
-// How fast a link is, and how busy.
+// Measures a link's rate and load.
 #ifndef HOIST_DAEMON_LINK_LINK_METER_H_
 #define HOIST_DAEMON_LINK_LINK_METER_H_
 
@@ -11,51 +11,51 @@
 
 namespace hoistd {
 
-// Threads: thread-safe; the link's thread tells it what happens.
+// Threads: thread-safe; the link's thread reports events.
 class LinkMeter {
  public:
-  // What is unknown is slow, so that nobody is kept waiting by a guess.
-  static constexpr double kFirstGuess = 4e9;  // Bytes a second.
-  // What was copied while workers did is compared in so much.
+  // An unknown link counts as slow, so that no guess delays anyone.
+  static constexpr double kFirstGuess = 4e9;  // Bytes per second.
+  // Copies beside workers' copies are compared over this many bytes.
   static constexpr uint64_t kSharedBytes = uint64_t{64} << 20;
-  // Of what was copied last, it goes by about so much.
+  // The rate reflects about the last so many bytes.
   static constexpr uint64_t kMemoryBytes = uint64_t{256} << 20;
-  // Demand is over about the last so much.
+  // Demand covers about this time.
   static constexpr absl::Duration kMemory = absl::Milliseconds(100);
-  // And what is read beside copies over so much: workers tell every 2 s.
+  // Reads beside copies cover this time: workers report every 2 s.
   static constexpr absl::Duration kReadMemory = absl::Seconds(4);
-  // No link has so much in that time: whoever tells more is not believed.
+  // No link reaches this rate: higher reports are not believed.
   static constexpr double kMostRead = 1e12;
 
-  // There is something under way now; there was nothing.
+  // The first piece is in flight.
   void Began(absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
-  // A piece ended; `more`: something else is under way.
+  // A piece ended; `more`: others are in flight.
   void Ended(LinkClass of, uint64_t bytes, bool more, absl::Time now)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Workers copy beside what ends from now on, as they say; or not any more.
-  // What is copied meanwhile goes the slower, by nobody knows how much, so that
-  // it shows the least that the link can do, and only that is learnt of it.
+  // Workers report copies beside pieces that end from now on; or no longer.
+  // Pieces are then slowed by an unknown amount: they show only a lower bound
+  // of the rate, and only that is learnt.
   void SetShared(bool shared, absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
-  // Kernels have read so much of the host over the link of late, in no queue.
+  // Kernels have lately read this many host bytes over the link, in no queue.
   void ReadBeside(uint64_t bytes, absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Bytes a second while something was under way.
+  // Bytes per second while copies were in flight.
   double Rate() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Bytes a second that kernels read.
+  // Bytes per second that kernels read.
   double ReadRate(absl::Time now) const ABSL_LOCKS_EXCLUDED(mu_);
-  // From 0 to 1: the part of the link's time that copies need. A plan that
-  // streams needs all of it: its copies must not wait, however short they are.
-  // What kernels read is not in it, as workers might tell anything.
+  // From 0 to 1: the part of the link's time that copies need. A streaming plan
+  // needs all of it: its copies must not wait, however short they are. Kernels'
+  // reads do not count, since workers' reports may be false.
   double Demand(absl::Time now) const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  // What was copied in which time.
+  // Bytes and their time.
   struct Copied {
     double bytes = 0;
     double seconds = 0;
   };
 
-  // The part in which something was under way.
+  // The part of the time with copies in flight.
   double UsageAt(absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Advance(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   double ReadAt(absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -70,13 +70,13 @@ class LinkMeter {
   absl::Time plan_ended_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
   Copied alone_ ABSL_GUARDED_BY(mu_);
   Copied beside_ ABSL_GUARDED_BY(mu_);  // Not compared yet.
-  // The piece that ends next began, or the one before it ended; and whether
-  // anybody shared the link since then, and with those that ended just then.
+  // When the next piece to end began, or the one before it ended; and whether
+  // the link was shared since then, and with pieces that ended just then.
   absl::Time piece_at_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
   bool piece_shared_ ABSL_GUARDED_BY(mu_) = false;
   bool ended_shared_ ABSL_GUARDED_BY(mu_) = false;
   absl::Time read_at_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
-  // Bytes that kernels read until read_at_; older ones count less.
+  // Bytes that kernels read until read_at_, with decay.
   double read_ ABSL_GUARDED_BY(mu_) = 0;
 };
 

@@ -1,4 +1,4 @@
-// What the link's thread does while nothing happens.
+// The link's thread while nothing happens.
 #include <poll.h>
 #include <sys/epoll.h>
 
@@ -10,29 +10,28 @@
 namespace hoistd {
 namespace {
 
-// What follows at once (the next group's done word) is seen without a nap.
+// Immediate news (the next group's done word) is seen without a nap.
 constexpr int kSpins = 16;
 constexpr absl::Duration kShortestNap = absl::Microseconds(1);
-// Where there is nothing but images that nobody waits for: two pieces are
-// queued, so that the link does not idle meanwhile, and of small ones as many
-// more go together.
+// With only images without waiters: two pieces are queued, so the link does not
+// idle meanwhile, and more small images share a piece.
 constexpr absl::Duration kLoadNap = absl::Microseconds(50);
 constexpr absl::Duration kNapOverhead = absl::Microseconds(3);
 constexpr absl::Duration kLongestNap = absl::Milliseconds(1);
 constexpr absl::Duration kLazyNap = absl::Milliseconds(5);
 constexpr absl::Duration kLazyAfter = absl::Seconds(10);
-// Naps grow with the time since anything was new, by this part of it: what
-// comes then is seen at most so much later.
+// A nap is this part of the time since the last news, which bounds the added
+// delay.
 constexpr int kNapPart = 32;
-// Who stages layer after layer should not have to wake us for each; before this
-// we only nap.
+// A worker that stages layer after layer should not have to wake us for each;
+// until then we only nap.
 constexpr absl::Duration kSleepAfter = absl::Milliseconds(5);
 constexpr absl::Duration kHealthAfter = absl::Milliseconds(1);
 
 }  // namespace
 
 bool Link::LoadsAlone() const {
-  constexpr size_t kQueues = 3;  // Other members are lanes and copiers.
+  constexpr size_t kQueues = 3;  // Other members are lanes and permits.
   return members_.size() == kQueues && Of(LinkClass::kLeases).under_way == 0 &&
          leases_.quiet(held_back_);
 }
@@ -58,7 +57,7 @@ absl::Duration Link::Rest(absl::Time now) {
     until = std::min(until, member.customer->deadline());
   }
   if (rested_ >= kSleepAfter && AllQuiet()) {
-    // Who changes something after this look sees that we sleep, and wakes us.
+    // A change after this look sees us asleep, and wakes us.
     SetSleeping(true);
     sleeping_ = true;
     if (!Look(now) && !Fill(now)) return std::max(until - now, kShortestNap);
@@ -72,7 +71,7 @@ absl::Duration Link::Rest(absl::Time now) {
   absl::Duration nap = std::clamp(
       rested_ / kNapPart, LoadsAlone() ? kLoadNap : kShortestNap, longest);
   nap = std::clamp(until - now, kShortestNap, nap);
-  // The kernel's part of a nap, which the shortest ones mostly are, is guessed.
+  // The kernel's part of a nap, most of the shortest ones, is estimated.
   rested_ += nap + kNapOverhead;
   return nap;
 }
@@ -85,7 +84,7 @@ bool Link::Wait(absl::Duration limit) {
   if (ppoll(&poll, 1, forever ? nullptr : &time, nullptr) <= 0) {
     return false;
   }
-  // Takes the edges; which they were does not matter.
+  // Takes all edges; their sources do not matter.
   std::array<epoll_event, 64> events;
   while (epoll_wait(epoll_.get(), events.data(), events.size(), 0) ==
          static_cast<int>(events.size())) {

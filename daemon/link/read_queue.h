@@ -1,4 +1,4 @@
-// What of a device is read back, in turn.
+// Queues reads back from a device.
 #ifndef HOIST_DAEMON_LINK_READ_QUEUE_H_
 #define HOIST_DAEMON_LINK_READ_QUEUE_H_
 
@@ -13,24 +13,24 @@
 #include "absl/time/time.h"
 #include "daemon/link/copy_trace.h"
 #include "daemon/link/link_customer.h"
-#include "daemon/terms/ids.h"
 #include "daemon/trace/recorder.h"
+#include "daemon/types/ids.h"
 
 namespace hoistd {
 
-// Bytes of the device that are to be copied to the host.
+// Bytes of the device to copy to the host.
 struct DeviceRead {
   uint64_t from_offset = 0;
-  // Registered with the device, lest the link waits for it; not empty. It and
-  // the bytes there stay until `done`.
+  // Registered with the device, or the link would wait for it; not empty.
+  // Valid, like the device's bytes, until `done`.
   std::span<std::byte> to;
-  GroupKey key;  // Whose they are, for recordings.
-  // Called once, when nothing of it is under way any more.
+  GroupKey key;  // Of the bytes, for recordings.
+  // Called once, when none of its pieces is in flight.
   absl::AnyInvocable<void(absl::Status)> done;
 };
 
-// Threads:  as LinkCustomer says; `done` is called on the link's thread too.
-// Bounds:   the queue is as long as others make it.
+// Threads:  as LinkCustomer; `done` is called on the link's thread too.
+// Bounds:   the caller bounds the queue.
 class ReadQueue final : public LinkCustomer {
  public:
   explicit ReadQueue(const TraceRecorder* trace = nullptr) : trace_(trace) {}
@@ -39,7 +39,7 @@ class ReadQueue final : public LinkCustomer {
 
   bool Look(absl::Time) override { return false; }
   bool HasPiece() override { return !waiting_.empty(); }
-  // Of one read alone.
+  // From a single read.
   LinkPiece TakePiece(uint64_t at_most) override;
   void Refused(const absl::Status& why, bool queued) override;
   void Ended(const absl::Status& status, absl::Time now) override;
@@ -54,17 +54,17 @@ class ReadQueue final : public LinkCustomer {
   struct Job {
     DeviceRead read;
     uint64_t taken = 0;
-    int under_way = 0;  // Pieces of it.
+    int under_way = 0;  // Its pieces in flight.
     absl::Status status;
   };
-  using JobPtr = std::shared_ptr<Job>;  // Of the queue and of pieces under way.
+  using JobPtr = std::shared_ptr<Job>;  // Shared with pieces in flight.
 
-  // Nothing more is taken of it.
+  // Ends the job; nothing more is taken of it.
   void Give(const JobPtr& job, const absl::Status& why);
   static void Tell(Job& job);
 
   const TraceRecorder* const trace_;
-  std::deque<JobPtr> waiting_;    // Some of each is yet to be taken.
+  std::deque<JobPtr> waiting_;    // Each has bytes still to take.
   std::deque<JobPtr> under_way_;  // By piece.
   absl::Status failed_;
 };

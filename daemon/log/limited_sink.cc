@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "hoist/shared/printable.h"
 
 namespace hoistd {
 namespace {
@@ -24,7 +24,20 @@ std::string NameOfKind(const spdlog::details::log_msg& message) {
   return std::string(text.substr(0, text.find_first_of("0123456789")));
 }
 
-bool NeedsEscape(char c) { return absl::ascii_iscntrl(c); }
+// What of the text, which is not empty, is written as it is; 0: it begins with
+// a byte to be escaped.
+size_t PlainLength(absl::string_view text) {
+  return hoist::PrintableLength({text.data(), text.size()});
+}
+
+bool IsPlain(absl::string_view text) {
+  while (!text.empty()) {
+    const size_t length = PlainLength(text);
+    if (length == 0) return false;
+    text.remove_prefix(length);
+  }
+  return true;
+}
 
 }  // namespace
 
@@ -76,8 +89,7 @@ LimitedSink::Kind& LimitedSink::KindOf(const spdlog::details::log_msg& message,
 
 void LimitedSink::Write(const spdlog::details::log_msg& message) {
   const absl::string_view text = TextOf(message);
-  if (text.size() <= limits_.bytes &&
-      std::none_of(text.begin(), text.end(), NeedsEscape)) {
+  if (text.size() <= limits_.bytes && IsPlain(text)) {
     if (to_->should_log(message.level)) to_->log(message);
     return;
   }
@@ -130,20 +142,21 @@ void LimitedSink::set_formatter_(std::unique_ptr<spdlog::formatter> formatter) {
 std::string OneLogLine(absl::string_view text, size_t most_bytes) {
   std::string line;
   line.reserve(std::min(text.size(), most_bytes) + 3);
-  for (const char c : text) {
-    if (line.size() >= most_bytes) {
-      // Not in the middle of a letter.
-      while (!line.empty() && (line.back() & 0xC0) == 0x80) line.pop_back();
-      if (!line.empty() && (line.back() & 0x80) != 0) line.pop_back();
+  while (!text.empty()) {
+    const size_t length = PlainLength(text);
+    // Not in the middle of a letter.
+    if (line.size() + std::max<size_t>(length, 1) > most_bytes) {
       return line + "...";
     }
-    if (c == '\n') {
+    if (text[0] == '\n') {
       line += "\\n";
-    } else if (NeedsEscape(c)) {
-      absl::StrAppendFormat(&line, "\\x%02x", static_cast<unsigned char>(c));
+    } else if (length == 0) {
+      absl::StrAppendFormat(&line, "\\x%02x",
+                            static_cast<unsigned char>(text[0]));
     } else {
-      line += c;
+      absl::StrAppend(&line, text.substr(0, length));
     }
+    text.remove_prefix(std::max<size_t>(length, 1));
   }
   return line;
 }

@@ -7,10 +7,12 @@
 #include <chrono>
 #include <cstdlib>
 #include <memory>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "daemon/base/clock.h"
+#include "daemon/base/start_thread.h"
 #include "daemon/log/limited_sink.h"
 
 namespace hoistd {
@@ -75,6 +77,13 @@ Log::~Log() {
   sink_->TellLeftOut();
 }
 
-void Log::KeepTelling() { spdlog::flush_every(kTellEvery); }
+absl::Status Log::KeepTelling() {
+  try {
+    spdlog::flush_every(kTellEvery);
+  } catch (const std::system_error& thrown) {
+    return NoThread(thrown);
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace hoistd

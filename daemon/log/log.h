@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "absl/status/status.h"
 #include "daemon/config/config.h"
 
 namespace hoistd {
@@ -23,7 +24,8 @@ class Log {
   Log& operator=(const Log&) = delete;
 
   // From now on lines that are left out are told of though no other comes.
-  void KeepTelling();
+  // StartThread's errors.
+  absl::Status KeepTelling();
 
  private:
   const std::shared_ptr<LimitedSink> sink_;

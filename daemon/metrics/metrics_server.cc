@@ -18,9 +18,10 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "daemon/base/start_thread.h"
 #include "daemon/base/status.h"
 #include "daemon/metrics/scrape_request.h"
-#include "daemon/session/peer_process.h"
+#include "daemon/socket/peer_process.h"
 
 namespace hoistd {
 namespace {
@@ -98,8 +99,9 @@ class Server final : public MetricsServer {
   }
 
   absl::Status Listen();
-  void Start() {
-    thread_ = std::thread([this] { Run(); });
+  absl::Status Start() {
+    HOIST_ASSIGN_OR_RETURN(thread_, StartThread([this] { Run(); }));
+    return absl::OkStatus();
   }
 
  private:
@@ -405,7 +407,7 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Create(
   auto server = std::make_unique<Server>(
       std::move(options), clock, std::make_shared<Mailbox>(std::move(event)));
   HOIST_RETURN_IF_ERROR(server->Listen());
-  server->Start();
+  HOIST_RETURN_IF_ERROR(server->Start());
   return server;
 }
 

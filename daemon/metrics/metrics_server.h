@@ -17,7 +17,7 @@
 #include "daemon/core/measure.h"
 #include "daemon/engine/engine_api.h"
 #include "daemon/metrics/exposition.h"
-#include "daemon/session/listening_socket.h"
+#include "daemon/socket/listening_socket.h"
 
 namespace hoistd {
 
@@ -57,7 +57,7 @@ struct MetricsOptions {
 class MetricsServer {
  public:
   // FailedPrecondition, InvalidArgument: as ListeningSocket. The address may be
-  // taken, or TCP be forbidden: the text says what would do.
+  // taken, or TCP be forbidden: the text names the remedy.
   static absl::StatusOr<std::unique_ptr<MetricsServer>> Create(
       MetricsOptions options, const Clock& clock);
   virtual ~MetricsServer() = default;  // Closes what is open.

@@ -31,6 +31,7 @@ class Renderer {
     Stages();
     Streams();
     Bytes();
+    Counted();
     Engine();
     Process(process);
     return out_.Take();
@@ -44,6 +45,7 @@ class Renderer {
   void Stages();
   void Streams();
   void Bytes();
+  void Counted();
   void Engine();
   void Process(const ProcessStats& process);
 
@@ -96,6 +98,10 @@ void Renderer::Tiers() {
              "What hoist may use of a tier. The host's grows while its pool is "
              "pinned.");
   EachTier([](const TierMeasure& tier) { return tier.capacity_bytes; });
+  out_.Gauge("hoist_disk_full",
+             "1 while the disk has no room for what is published and on none "
+             "(hoist_tier_bytes, held_by unsaved).");
+  out_.Sample(node_.disk_full ? 1 : 0);
   out_.Gauge("hoist_tier_used_bytes",
              "Of that, what images, rings and arenas take.");
   EachTier([](const TierMeasure& tier) { return tier.used_bytes; });
@@ -178,8 +184,6 @@ void Renderer::Stages() {
   for (size_t i = 0; i < node_.counters.stage_times.size(); ++i) {
     out_.Sample(node_.counters.stage_times[i].total, {{"from", kFrom[i]}});
   }
-  out_.Counter("hoist_stage_refusals_total", "Leases that were refused.");
-  out_.Sample(node_.counters.stages_refused);
   out_.Histogram("hoist_stage_seconds",
                  "From when a lease was asked for until it was given, by from "
                  "as in hoist_stages_total.");
@@ -243,46 +247,28 @@ void Renderer::Bytes() {
     if (device.empty()) continue;
     out_.Sample(link.own_read_bytes, {{"device", device}});
   }
-  const Counters& counters = node_.counters;
-  out_.Counter("hoist_in_place_read_bytes_total",
-               "Of what passes read in place, as workers tell: hot, on the "
-               "device, and over its link.");
-  out_.Sample(counters.touched_hot_bytes, {{"from", "device"}});
-  out_.Sample(counters.touched_cold_bytes, {{"from", "host"}});
-  out_.Counter("hoist_arena_bytes_total",
-               "Memory in place that arenas were leased: made for them, or "
-               "left by an earlier one of the user.");
-  out_.Sample(counters.arena_made_bytes, {{"from", "made"}});
-  out_.Sample(counters.arena_reused_bytes, {{"from", "kept"}});
-  out_.Counter("hoist_file_read_bytes_total", "Read from models' files.");
-  out_.Sample(counters.file_read_bytes);
-  out_.Counter("hoist_spill_read_bytes_total", "Read from disk.spill_dir.");
-  out_.Sample(counters.spill_read_bytes);
-  out_.Counter("hoist_spill_written_bytes_total", "Written there.");
-  out_.Sample(counters.spill_written_bytes);
-  out_.Counter("hoist_evictions_total",
-               "Copies that left a tier, to make room or by an admin's word.");
-  const auto evicted = [&](uint64_t count, absl::string_view tier,
-                           absl::string_view reason) {
-    out_.Sample(count, {{"tier", tier}, {"reason", reason}});
-  };
-  evicted(counters.device_evictions, "device", "room");
-  evicted(counters.device_evictions_by_admins, "device", "admin");
-  evicted(counters.host_evictions, "host", "room");
-  evicted(counters.host_evictions_by_admins, "host", "admin");
-  out_.Counter("hoist_models_forgotten_total",
-               "Published models that made room, since no session used them.");
-  out_.Sample(counters.models_forgotten);
+}
+
+void Renderer::Counted() {
+  const CounterRow* before = nullptr;
+  for (const CounterRow& row : kCounterTable) {
+    if (row.metric == nullptr) continue;
+    if (before == nullptr || absl::string_view(before->metric) != row.metric) {
+      out_.Counter(row.metric, row.help);
+    }
+    before = &row;
+    const auto& [first, second] = row.labels;
+    out_.Sample(node_.counters.*row.value,
+                {{first.name, first.value}, {second.name, second.value}});
+  }
 }
 
 void Renderer::Engine() {
   out_.Counter("hoist_engine_events_total",
                "What the one thread that owns the books did.");
   out_.Sample(node_.events);
-  out_.Counter("hoist_engine_slow_events_total",
-               "Of those, what took more than 5 ms, others waiting.");
-  out_.Sample(node_.counters.slow_events);
-  out_.Histogram("hoist_engine_slow_event_seconds", "How long those took.");
+  out_.Histogram("hoist_engine_slow_event_seconds",
+                 "The duration of events of hoist_engine_slow_events_total.");
   out_.Times(node_.slow_events);
 }
 

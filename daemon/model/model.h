@@ -12,7 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "daemon/model/sheet.h"
 #include "daemon/model/tensor.h"
-#include "daemon/terms/ids.h"
+#include "daemon/types/ids.h"
 
 namespace hoistd {
 

@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "daemon/terms/ids.h"
+#include "daemon/types/ids.h"
 
 namespace hoistd {
 

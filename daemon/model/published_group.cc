@@ -195,9 +195,41 @@ Content ModelContent(std::vector<Content> groups) {
   return hasher.Finish();
 }
 
-absl::StatusOr<std::shared_ptr<const ModelSpec>> AppendGroup(
-    const ModelSpec& model, std::shared_ptr<const Group> group,
-    const Content& content) {
+GroupIndex NextPlace(const ModelSpec& model) {
+  const auto missing =
+      std::find_if(model.groups.begin(), model.groups.end(),
+                   [](const auto& group) { return IsMissing(*group); });
+  return GroupIndex(static_cast<uint32_t>(missing - model.groups.begin()));
+}
+
+std::shared_ptr<const ModelSpec> WithPlaces(const ModelSpec& model,
+                                            uint32_t groups) {
+  auto padded = std::make_shared<ModelSpec>(model);
+  if (groups <= model.groups.size()) return padded;
+  const auto missing = std::make_shared<const Group>();
+  padded->book_bytes +=
+      (groups - padded->groups.size()) * BookBytesOf(*missing);
+  padded->groups.resize(groups, missing);
+  padded->group_contents.resize(groups);
+  padded->content = ModelContent(padded->group_contents);
+  padded->fingerprint = FingerprintOf(padded->content);
+  return padded;
+}
+
+absl::StatusOr<std::shared_ptr<const ModelSpec>> WithGroup(
+    const ModelSpec& model, GroupIndex place,
+    std::shared_ptr<const Group> group, const Content& content) {
+  const size_t at = place.number();
+  if (at > model.groups.size()) {
+    return absl::OutOfRangeError(absl::StrCat("model ", model.name, " has ",
+                                              model.groups.size(),
+                                              " groups and no place ", at));
+  }
+  if (at < model.groups.size() && !IsMissing(*model.groups[at])) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("model ", model.name, " has a group ",
+                     Quoted(model.groups[at]->name), " at ", at, " already"));
+  }
   if (FindGroup(model, group->name).has_value()) {
     return absl::AlreadyExistsError(absl::StrCat(
         "model ", model.name, " has a group ", Quoted(group->name)));
@@ -217,8 +249,14 @@ absl::StatusOr<std::shared_ptr<const ModelSpec>> AppendGroup(
   }
   grown->tensors += static_cast<uint32_t>(group->tensors.size());
   grown->book_bytes += BookBytesOf(*group);
-  grown->groups.push_back(std::move(group));
-  grown->group_contents.push_back(content);
+  if (at < grown->groups.size()) {
+    grown->book_bytes -= BookBytesOf(*grown->groups[at]);
+  } else {
+    grown->groups.emplace_back();
+    grown->group_contents.emplace_back();
+  }
+  grown->groups[at] = std::move(group);
+  grown->group_contents[at] = content;
   grown->content = ModelContent(grown->group_contents);
   grown->fingerprint = FingerprintOf(grown->content);
   return grown;

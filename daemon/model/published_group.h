@@ -53,7 +53,7 @@ ContentPlan PlanContent(const Group& group);
 //   dimensions, the strides (in elements), the bytes that its elements span,
 //   and the SHA-256 of its pieces' SHA-256s.
 // Numbers and strings go in as Sha256 puts them. `digests`: of plan.pieces.
-// Python computes the same (client/python/hoist/nn/_hand_over.py).
+// Python computes the same (client/python/hoist/nn/_store/hand_over.py).
 Content GroupContent(const Group& group, const ContentPlan& plan,
                      std::span<const Content> digests);
 
@@ -61,12 +61,25 @@ Content GroupContent(const Group& group, const ContentPlan& plan,
 // and their contents in ascending order.
 Content ModelContent(std::vector<Content> groups);
 
-// The model with one more group. AlreadyExists: it has a group of that name.
-// FailedPrecondition: it is read from files. ResourceExhausted: over
-// kMaxTensors tensors.
-absl::StatusOr<std::shared_ptr<const ModelSpec>> AppendGroup(
-    const ModelSpec& model, std::shared_ptr<const Group> group,
-    const Content& content);
+// Keeps the place of a published group that no tier had when hoistd began, so
+// that the others have the indexes that workers know. It has no name, no
+// tensors and no bytes; its owner's quota pays for the place.
+inline bool IsMissing(const Group& group) { return group.name.empty(); }
+
+// The place of a published model's next group: its first missing one, or the
+// end.
+GroupIndex NextPlace(const ModelSpec& model);
+
+// The model with missing groups at its end, until it has so many.
+std::shared_ptr<const ModelSpec> WithPlaces(const ModelSpec& model,
+                                            uint32_t groups);
+
+// The model with the group at `place`. AlreadyExists: it has a group of that
+// name, or there. OutOfRange: the place is beyond its end. FailedPrecondition:
+// it is read from files. ResourceExhausted: over kMaxTensors tensors.
+absl::StatusOr<std::shared_ptr<const ModelSpec>> WithGroup(
+    const ModelSpec& model, GroupIndex place,
+    std::shared_ptr<const Group> group, const Content& content);
 
 }  // namespace hoistd
 

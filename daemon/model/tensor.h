@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "daemon/base/sha256.h"
-#include "daemon/terms/ids.h"
+#include "daemon/types/ids.h"
 #include "hoist/shared/dtype.h"
 
 namespace hoistd {

@@ -14,13 +14,13 @@
 
 namespace hoistd {
 
-// The content of one group, whose pieces several threads hash. Who ends the
-// last one reports.
+// Hashes one group's content in pieces on several threads. The thread that ends
+// the last piece reports.
 //
 // Threads:  thread-safe.
 class ContentHash {
  public:
-  // `image`: the group's; borrowed until it reports.
+  // `image`: of the group; borrowed until the report.
   ContentHash(std::shared_ptr<const Group> group,
               std::span<const std::byte> image,
               absl::AnyInvocable<void(const Content&)> report)
@@ -33,8 +33,8 @@ class ContentHash {
 
   size_t pieces() const { return plan_.pieces.size(); }
 
-  // Hashes pieces that nobody has taken until there are none. Blocks. Once or
-  // more often by helpers, and once by whoever made this, with `last`.
+  // Hashes untaken pieces until there are none. Blocks. Helpers call it any
+  // number of times; the maker calls it once, with `last`.
   void Help(bool last = false);
 
  private:
@@ -46,7 +46,7 @@ class ContentHash {
   std::vector<Content>
       digests_;  // Each written by one thread, read at the end.
   std::atomic<size_t> next_ = 0;
-  std::atomic<size_t> left_;  // Pieces, and the maker's own call.
+  std::atomic<size_t> left_;  // Pieces, plus the maker's call.
   absl::AnyInvocable<void(const Content&)> report_;
 };
 

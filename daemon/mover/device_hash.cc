@@ -59,7 +59,7 @@ void DeviceHash::Begin() {
   }
 }
 
-// False: none is left, or it is of no use.
+// False: none is left, or the hash has failed.
 bool DeviceHash::TakePiece(Reader& reader) {
   {
     const absl::MutexLock lock(&mu_);

@@ -24,8 +24,8 @@
 
 namespace hoistd {
 
-// Where what is read back from a device passes through: made when it is asked
-// for first, and kept, since to register memory takes driver locks.
+// Buffers for reads back from a device: allocated on first use and kept, since
+// registering memory takes driver locks.
 //
 // Threads:  thread-safe.
 // Owns:     the memory, registered. Borrows the device.
@@ -39,7 +39,7 @@ class ReadMemory {
   ReadMemory& operator=(const ReadMemory&) = delete;
   ~ReadMemory();
 
-  // kReaders chunks, one behind the other. May take milliseconds.
+  // kReaders chunks in a row. May take milliseconds.
   absl::StatusOr<std::span<std::byte>> Get() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -48,12 +48,12 @@ class ReadMemory {
   std::optional<hoist::Mapping> memory_ ABSL_GUARDED_BY(mu_);
 };
 
-// The content of a group whose image lies on a device, read back through the
-// device's link, a chunk at a time.
+// Hashes a group's content on a device: reads it back over the device's link,
+// chunk by chunk.
 //
 // Threads:  thread-safe; the executor's threads hash.
 // Owns:     itself, until it has reported.
-// Bounds:   of the image ReadMemory's chunks alone are on the host.
+// Bounds:   only ReadMemory's chunks of the image are on the host.
 class DeviceHash : public std::enable_shared_from_this<DeviceHash> {
  public:
   using Report = absl::AnyInvocable<void(absl::StatusOr<Content>)>;
@@ -61,23 +61,23 @@ class DeviceHash : public std::enable_shared_from_this<DeviceHash> {
   struct Parts {
     Link* link = nullptr;
     Executor* executor = nullptr;
-    ReadMemory* memory = nullptr;  // Nobody else's until it reports.
+    ReadMemory* memory = nullptr;  // Used by it alone until it reports.
     GroupKey key;                  // For recordings.
   };
 
   DeviceHash(const Parts& parts, std::shared_ptr<const Group> group,
              uint64_t device_offset, Report report);
 
-  // Once. `report` is called once, on a thread of the executor.
+  // To be called once. `report` runs once, on a thread of the executor.
   void Start();
 
  private:
-  // Takes one piece after the other.
+  // Reads pieces in sequence.
   struct Reader {
     std::span<std::byte> chunk;
     size_t piece = 0;
     uint64_t at = 0;    // In the image.
-    uint64_t left = 0;  // Of the piece.
+    uint64_t left = 0;  // In the piece.
     std::optional<Sha256> hash;
   };
 
@@ -85,7 +85,7 @@ class DeviceHash : public std::enable_shared_from_this<DeviceHash> {
   void Next(Reader& reader);
   bool TakePiece(Reader& reader);
   void Arrived(Reader& reader, uint64_t bytes, const absl::Status& status);
-  // A reader is over.
+  // A reader has ended.
   void Leave(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
 
   const Parts parts_;

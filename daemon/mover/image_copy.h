@@ -24,23 +24,23 @@ struct ImagePart {
   std::span<const std::byte> bytes;
 };
 
-// One image on its way from the host pool to a client, cut into pieces that
-// several threads share. Who ends the last piece reports, with the first error.
+// Copies one image from the host pool to a client, in pieces on several
+// threads. The thread that ends the last piece reports, with the first error.
 //
 // Threads:  thread-safe.
-// Owns:     the target, until it reports.
+// Owns:     the target, until the report.
 class ImageCopy {
  public:
   static constexpr uint64_t kPieceBytes = uint64_t{4} << 20;
 
-  // The memfd has `image_bytes`; what lies between the parts stays as it is.
+  // The memfd has `image_bytes`; gaps between parts stay unchanged.
   ImageCopy(std::shared_ptr<hoist::UniqueFd> memfd, uint64_t image_bytes,
             const std::vector<ImagePart>& parts,
             absl::AnyInvocable<void(absl::Status)> report);
 
   uint64_t pieces() const { return pieces_.size(); }
 
-  // Copies pieces that nobody has taken until there are none. Blocks.
+  // Copies untaken pieces until there are none. Blocks.
   void Help() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -51,7 +51,7 @@ class ImageCopy {
 
   const std::shared_ptr<hoist::UniqueFd> memfd_;
   const uint64_t image_bytes_;
-  // One that is empty where there are no bytes: it only looks at the memfd.
+  // Of an empty image: one empty piece, to check the memfd.
   std::vector<ImagePart> pieces_;
   std::atomic<uint64_t> next_ = 0;
   std::atomic<uint64_t> left_;

@@ -20,7 +20,7 @@ constexpr int F_SEAL_FUTURE_WRITE = 0x10;
 #ifndef MADV_POPULATE_WRITE
 constexpr int MADV_POPULATE_WRITE = 23;
 #endif
-constexpr uint64_t kBlockBytes = 512;  // As stat counts them.
+constexpr uint64_t kBlockBytes = 512;  // The unit of st_blocks.
 
 absl::Status Refused(absl::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat(
@@ -44,7 +44,7 @@ absl::Status CheckSize(int memfd, uint64_t bytes) {
   return absl::OkStatus();
 }
 
-// From here on no page of it can be taken out any more.
+// From here on its pages cannot be removed.
 absl::Status SealAgainstWrites(int memfd) {
   if (fcntl(memfd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE) == 0) {
     return absl::OkStatus();
@@ -81,8 +81,8 @@ absl::StatusOr<ImageTarget> ImageTarget::Open(int memfd, uint64_t bytes) {
 absl::Status ImageTarget::Fill(uint64_t offset,
                                std::span<const std::byte> from) {
   std::byte* to = memory_.data() + offset;
-  // One call instead of a fault a page; and pages that cannot be had are an
-  // error, not a SIGBUS. Before Linux 5.14 there is no such call.
+  // One call instead of a fault per page; unavailable pages are an error, not a
+  // SIGBUS. Absent before Linux 5.14.
   if (madvise(to, from.size(), MADV_POPULATE_WRITE) != 0 && errno != EINVAL) {
     return ErrnoToStatus(errno, "bring up the client's memory");
   }

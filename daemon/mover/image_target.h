@@ -11,23 +11,22 @@
 
 namespace hoistd {
 
-// A client's memfd that an image is copied to. Its memory must be there
-// already, and stays: what hoistd wrote into a hole, or into pages that the
-// client took out while it wrote, would be allocated on hoistd's account. So it
-// is mapped, then sealed against everybody's later writes (which takes holes
-// out of the client's reach too), and only then looked at.
+// A client's memfd as the target of an image. Its memory must be allocated, and
+// stay so: a write to a hole, or to pages that the client removes meanwhile,
+// would be charged to hoistd. So the memfd is mapped, then sealed against all
+// later writes (which also prevents holes), and only then checked.
 //
-// Threads:  Fill from several threads, for ranges that do not overlap.
+// Threads:  Fill from several threads, for disjoint ranges.
 // Owns:     the mapping. Borrows the memfd in Open alone.
 class ImageTarget {
  public:
-  // InvalidArgument: not a memfd of `bytes` bytes, all allocated, that is
-  // sealed against growing and shrinking and lets itself be sealed further.
+  // InvalidArgument: not a memfd of `bytes` allocated bytes, sealed against
+  // growing and shrinking, and open to further seals.
   // Unimplemented: the kernel has no F_SEAL_FUTURE_WRITE.
   static absl::StatusOr<ImageTarget> Open(int memfd, uint64_t bytes);
 
-  // Copies `from` to [offset, offset + from.size()), which lies inside. The
-  // offset is a multiple of the page size. Blocks.
+  // Copies `from` to [offset, offset + from.size()), which must lie inside.
+  // `offset` is a multiple of the page size. Blocks.
   absl::Status Fill(uint64_t offset, std::span<const std::byte> from);
 
  private:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <thread>
 #include <utility>
 #include <variant>
@@ -12,7 +13,7 @@
 #include "daemon/base/gather.h"
 #include "daemon/base/overloaded.h"
 #include "daemon/base/status.h"
-#include "daemon/errand/file_errands.h"
+#include "daemon/io_helper/file_calls.h"
 #include "daemon/mover/content_hash.h"
 #include "daemon/mover/image_copy.h"
 #include "daemon/mover/read_plan.h"
@@ -21,10 +22,14 @@
 namespace hoistd {
 namespace {
 
-// A file that changed while it was read gave bytes of no one version.
-absl::Status CheckUnchanged(const SourceFiles& files) {
-  for (const auto& file : files) {
-    HOIST_RETURN_IF_ERROR(file->CheckUnchanged());
+// A file that changed during its read gave bytes of no single version. Checks
+// the files that were read, each once.
+absl::Status CheckUnchanged(const SourceFiles& files,
+                            const std::vector<SheetRead>& reads) {
+  std::set<uint32_t> read;
+  for (const SheetRead& part : reads) read.insert(part.file);
+  for (const uint32_t file : read) {
+    HOIST_RETURN_IF_ERROR(files[file]->CheckUnchanged());
   }
   return absl::OkStatus();
 }
@@ -36,8 +41,8 @@ std::optional<User> ParkedFor(const SourceFiles& files) {
   return std::nullopt;
 }
 
-// Reads a group of which some file is parked, on a thread that may wait.
-absl::Status ReadGroup(ErrandRun& run, IoEngine& io, const SourceFiles& files,
+// Reads a group with a parked file, on a thread that may block.
+absl::Status ReadGroup(IoHelper& run, IoEngine& io, const SourceFiles& files,
                        std::vector<PlannedRead> reads) {
   std::map<uint32_t, std::vector<ReadRequest>> of_file;
   for (PlannedRead& read : reads) {
@@ -49,7 +54,7 @@ absl::Status ReadGroup(ErrandRun& run, IoEngine& io, const SourceFiles& files,
   for (auto& [index, requests] : of_file) {
     const SourceFile& file = *files[index];
     if (file.parked_for().has_value()) {
-      HOIST_RETURN_IF_ERROR(ReadByErrand(run, file, std::move(requests)));
+      HOIST_RETURN_IF_ERROR(ReadByHelper(run, file, std::move(requests)));
       continue;
     }
     for (ReadRequest& request : requests) {
@@ -68,8 +73,7 @@ absl::Status ReadGroup(ErrandRun& run, IoEngine& io, const SourceFiles& files,
   return absl::OkStatus();
 }
 
-// Enough to copy at a good part of the memory's rate; the other CPUs are the
-// workers'.
+// Enough for a good part of the memory's rate; other CPUs are for workers.
 int CopyThreads(const MoverParts& parts) {
   if (parts.copy_threads > 0) return parts.copy_threads;
   return static_cast<int>(
@@ -86,9 +90,7 @@ Mover::Mover(MoverParts parts, OnDone on_done)
       receives_({CopyThreads(parts_)}),
       checks_({1, kSmallReadsUnderWay}),
       device_checks_({1}),
-      images_({kImagesUnderWay}),
-      receivers_(ThreadsOr(parts_.threads).MakeExecutor(CopyThreads(parts_))),
-      copiers_(ThreadsOr(parts_.threads).MakeExecutor(CopyThreads(parts_))) {
+      images_({kImagesUnderWay}) {
   for (Link* link : parts_.links) {
     read_memory_.push_back(std::make_unique<ReadMemory>(link->device()));
   }
@@ -96,36 +98,46 @@ Mover::Mover(MoverParts parts, OnDone on_done)
 
 Mover::~Mover() = default;
 
+absl::Status Mover::StartThreads() {
+  Threads& threads = ThreadsOr(parts_.threads);
+  HOIST_ASSIGN_OR_RETURN(receivers_, threads.MakeExecutor(CopyThreads(parts_)));
+  HOIST_ASSIGN_OR_RETURN(copy_threads_,
+                         threads.MakeExecutor(CopyThreads(parts_)));
+  return absl::OkStatus();
+}
+
 void Mover::AddFiles(ModelId model, std::shared_ptr<const SourceFiles> files) {
   files_[model] = std::move(files);
 }
 
 void Mover::DropFiles(ModelId model) { files_.erase(model); }
 
-Road& Mover::RoadOf(const Transfer& transfer) {
+TransferQueue& Mover::QueueOf(const Transfer& transfer) {
   return std::visit(
       Overloaded{
-          [&](const FilesToHost&) -> Road& {
-            // One owner's hanging reads must not be in others' way.
+          [&](const FilesToHost&) -> TransferQueue& {
+            // One owner's hanging reads must not block others.
             const std::optional<User> owner =
                 ParkedFor(*files_.at(transfer.key.model));
             if (!owner.has_value()) return reads_;
-            constexpr size_t kRead = static_cast<size_t>(ErrandKind::kRead);
-            constexpr RoadWidth kWidth = {
-                static_cast<int>(Errands::kWidth[kRead])};
+            constexpr size_t kRead = static_cast<size_t>(HelperCallKind::kRead);
+            constexpr QueueWidth kWidth = {
+                static_cast<int>(IoHelpers::kWidth[kRead])};
             return parked_reads_.try_emplace(*owner, kWidth).first->second;
           },
-          [&](const SpillToHost&) -> Road& { return reads_; },
-          [&](const ClientToHost&) -> Road& { return receives_; },
-          [&](const CheckOnHost&) -> Road& { return checks_; },
-          [&](const CheckOnDevice&) -> Road& { return device_checks_; },
-          [&](const CheckOnDisk&) -> Road& { return checks_; },
-          [&](const HostToSpill&) -> Road& { return spills_; },
-          [&](const HostToDevice&) -> Road& {
-            HOIST_CHECK(false);  // Its link has turns of its own.
+          [&](const SpillToHost&) -> TransferQueue& { return reads_; },
+          [&](const ClientToHost&) -> TransferQueue& { return receives_; },
+          [&](const CheckOnHost&) -> TransferQueue& { return checks_; },
+          [&](const CheckOnDevice&) -> TransferQueue& {
+            return device_checks_;
           },
-          [&](const InPlaceToDevice&) -> Road& { HOIST_CHECK(false); },
-          [&](const HostToClient&) -> Road& { return images_; },
+          [&](const CheckOnDisk&) -> TransferQueue& { return checks_; },
+          [&](const HostToSpill&) -> TransferQueue& { return spills_; },
+          [&](const HostToDevice&) -> TransferQueue& {
+            HOIST_CHECK(false);  // Its link has its own queue.
+          },
+          [&](const InPlaceToDevice&) -> TransferQueue& { HOIST_CHECK(false); },
+          [&](const HostToClient&) -> TransferQueue& { return images_; },
       },
       transfer.way);
 }
@@ -137,15 +149,15 @@ void Mover::Start(Transfer transfer) {
   if (const auto* way = transfer.by<InPlaceToDevice>()) {
     return Carry(transfer, *way);
   }
-  Road& road = RoadOf(transfer);
-  road_of_[transfer.id] = &road;
-  road.Add(std::move(transfer));
-  while (std::optional<Transfer> next = road.Next()) Run(*next);
+  TransferQueue& queue = QueueOf(transfer);
+  queue_of_[transfer.id] = &queue;
+  queue.Add(std::move(transfer));
+  while (std::optional<Transfer> next = queue.Next()) Run(*next);
 }
 
 void Mover::Hurry(TransferId id) {
-  const auto road = road_of_.find(id);
-  if (road != road_of_.end()) road->second->Hurry(id);
+  const auto queue = queue_of_.find(id);
+  if (queue != queue_of_.end()) queue->second->Hurry(id);
   const auto link = link_of_.find(id);
   if (link != link_of_.end()) link->second->Hurry(id);
 }
@@ -153,12 +165,12 @@ void Mover::Hurry(TransferId id) {
 void Mover::Finished(TransferId id, bool failed, absl::Time ended) {
   if (!traced_.empty()) TraceEnd(id, failed, ended);
   if (link_of_.erase(id) > 0) return;
-  const auto found = road_of_.find(id);
-  HOIST_CHECK(found != road_of_.end());
-  Road& road = *found->second;
-  road_of_.erase(found);
-  road.Finished(id);
-  while (std::optional<Transfer> next = road.Next()) Run(*next);
+  const auto found = queue_of_.find(id);
+  HOIST_CHECK(found != queue_of_.end());
+  TransferQueue& queue = *found->second;
+  queue_of_.erase(found);
+  queue.Finished(id);
+  while (std::optional<Transfer> next = queue.Next()) Run(*next);
   std::erase_if(parked_reads_, [](const auto& of) { return of.second.idle(); });
 }
 
@@ -197,7 +209,7 @@ void Mover::Carry(const Transfer& transfer, const FilesToHost& way) {
   auto done = [this, id = transfer.id, model = transfer.model,
                parts = way.reads,
                of = files->second](const absl::Status& read) {
-    absl::Status status = CheckUnchanged(*of);
+    absl::Status status = CheckUnchanged(*of, parts);
     status.Update(read);
     if (status.ok()) ZeroPadding(model->sheets, parts, parts_.host);
     Report(id, std::move(status));
@@ -217,11 +229,11 @@ void Mover::Carry(const Transfer& transfer, const FilesToHost& way) {
 
 void Mover::ReadParked(const Transfer& transfer, const FilesToHost& way,
                        User owner) {
-  HOIST_CHECK(parts_.errands != nullptr);
-  parts_.errands->Post(
-      owner, ErrandKind::kRead,
+  HOIST_CHECK(parts_.io_helpers != nullptr);
+  parts_.io_helpers->Post(
+      owner, HelperCallKind::kRead,
       [this, id = transfer.id, model = transfer.model, parts = way.reads,
-       files = files_.at(transfer.key.model)](absl::StatusOr<ErrandRun*> run) {
+       files = files_.at(transfer.key.model)](absl::StatusOr<IoHelper*> run) {
         absl::Status status = run.status();
         if (run.ok()) {
           status = ReadGroup(
@@ -261,7 +273,7 @@ void Mover::Carry(const Transfer& transfer, const ClientToHost& way) {
   });
 }
 
-// On a thread of receivers_, which others may help. `held` lives as long.
+// On a thread of receivers_; others may help. `held` lives as long.
 void Mover::Hash(const Transfer& transfer, std::span<const std::byte> image,
                  std::shared_ptr<hoist::Mapping> held) {
   auto hash = std::make_shared<ContentHash>(
@@ -271,7 +283,7 @@ void Mover::Hash(const Transfer& transfer, std::span<const std::byte> image,
         result.content = content;
         Report(id, absl::OkStatus(), result);
       });
-  // Idle threads help; the one that is here does not wait for them.
+  // Idle threads help; this one does not wait for them.
   const auto helpers =
       std::min(static_cast<size_t>(CopyThreads(parts_)), hash->pieces());
   for (size_t i = 1; i < helpers; ++i) {
@@ -362,13 +374,13 @@ void Mover::Carry(const Transfer& transfer, const HostToClient& way) {
   const auto helpers =
       std::min(static_cast<uint64_t>(CopyThreads(parts_)), copy->pieces());
   for (uint64_t i = 0; i < helpers; ++i) {
-    copiers_->Post([copy] { copy->Help(); });
+    copy_threads_->Post([copy] { copy->Help(); });
   }
 }
 
 void Mover::Unspill(SpillId id) {
   if (parts_.store == nullptr) return;
-  // What cannot be removed now is an orphan, removed at the next start.
+  // A failed removal leaves an orphan, removed at the next start.
   parts_.store->Remove(id, [](absl::Status status) { status.IgnoreError(); });
 }
 

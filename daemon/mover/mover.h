@@ -1,9 +1,9 @@
-// Carries out what core decided: it moves bytes between files, the spill store,
-// the host pool and the devices.
+// Carries out core's transfers: moves bytes between files, the spill store, the
+// host pool and the devices.
 //
-// Each kind of road has a queue with a bound on what is under way: enough to
-// keep the road busy, few enough that what a worker waits for overtakes what
-// was only prefetched.
+// Each kind of transfer has a queue with a bound on transfers in progress:
+// enough to keep its hardware busy, few enough that urgent transfers soon
+// overtake prefetches.
 #ifndef HOIST_DAEMON_MOVER_MOVER_H_
 #define HOIST_DAEMON_MOVER_MOVER_H_
 
@@ -19,45 +19,45 @@
 #include "absl/time/time.h"
 #include "daemon/base/threads.h"
 #include "daemon/core/transfer.h"
-#include "daemon/errand/errands.h"
 #include "daemon/io/source_file.h"
+#include "daemon/io_helper/io_helpers.h"
 #include "daemon/link/link.h"
 #include "daemon/mover/device_hash.h"
 #include "daemon/mover/image_copy.h"
-#include "daemon/mover/road.h"
+#include "daemon/mover/transfer_queue.h"
 #include "daemon/store/spill_store.h"
-#include "daemon/terms/ids.h"
-#include "daemon/terms/io_engine.h"
 #include "daemon/trace/recorder.h"
+#include "daemon/types/ids.h"
+#include "daemon/types/io_engine.h"
 #include "hoist/shared/mapping.h"
 
 namespace hoistd {
 
-// A model's open files, as SourceRun::file counts them; shared with its owner's
-// other models that are read from them.
+// A model's open files, as SourceRun::file counts them; shared with other
+// models of the owner that use them.
 using SourceFiles = std::vector<std::shared_ptr<const SourceFile>>;
 
 struct MoverParts {
   std::span<std::byte> host;      // The host pool.
-  std::span<std::byte> in_place;  // The span of what is read in place, if any.
+  std::span<std::byte> in_place;  // Span of in-place memory, if any.
   IoEngine* io = nullptr;
-  Errands* errands = nullptr;      // nullptr: no file is parked.
-  SpillStore* store = nullptr;     // nullptr: nothing spills.
-  std::vector<Link*> links;        // One a device.
-  Threads* threads = nullptr;      // nullptr: the system's.
-  int copy_threads = 0;            // 0: by the machine's CPUs.
-  TraceRecorder* trace = nullptr;  // nullptr: nothing is recorded.
+  IoHelpers* io_helpers = nullptr;  // nullptr: no file is parked.
+  SpillStore* store = nullptr;      // nullptr: nothing spills.
+  std::vector<Link*> links;         // One per device.
+  Threads* threads = nullptr;       // nullptr: the system's.
+  int copy_threads = 0;             // 0: by the machine's CPUs.
+  TraceRecorder* trace = nullptr;   // nullptr: no recording.
 };
 
 // Threads:  all calls from one thread (the engine's). `on_done` is called once
-//           a transfer, from any thread, and must not block.
+//           per transfer, from any thread, and must not block.
 // Owns:     the models' files. Borrows the parts.
 // Bounds:   kReadsUnderWay groups from disk, or kSmallReadsUnderWay small ones
-//           (Road); of files that may hang as many of each owner as errands
-//           read at once; kImagesUnderWay images to clients, as many from
-//           clients as there are threads for them; what goes to a device its
-//           link bounds; one image that is read back from a device, through
-//           ReadMemory, which each device has once it was checked.
+//           (TransferQueue); of files that may hang, per owner as many as
+//           helpers read at once; kImagesUnderWay images to clients, and from
+//           clients one per thread; the link bounds copies to devices; one
+//           image read back from a device, through ReadMemory, kept for each
+//           device once it was checked.
 class Mover {
  public:
   static constexpr int kReadsUnderWay = 8;
@@ -69,17 +69,19 @@ class Mover {
       absl::AnyInvocable<void(TransferId, absl::Status, const TransferResult&)>;
 
   Mover(MoverParts parts, OnDone on_done);
-  ~Mover();  // Waits for what its threads do; the rest must be over.
+  // To be called first, and once. StartThread's errors.
+  absl::Status StartThreads();
+  ~Mover();  // Waits for its threads; all else must be over.
 
   void AddFiles(ModelId model, std::shared_ptr<const SourceFiles> files);
-  // They close when no read uses them any more.
+  // They close after their last read.
   void DropFiles(ModelId model);
 
   void Start(Transfer transfer);
-  // A stage waits for it now.
+  // The transfer has a waiter now.
   void Hurry(TransferId id);
-  // Must be called once for each `on_done`, on the calls' thread: room for the
-  // next one. `failed` and `ended`, where it is known, are for recordings.
+  // Must be called once per `on_done`, on the calling thread: frees its place
+  // in the queue. `failed` and `ended`, if known, are for recordings.
   void Finished(TransferId id, bool failed = false,
                 absl::Time ended = absl::InfinitePast());
   void Unspill(SpillId id);
@@ -89,7 +91,7 @@ class Mover {
   void TraceBegin(const Transfer& transfer);
   void TraceEnd(TransferId id, bool failed, absl::Time ended);
 
-  Road& RoadOf(const Transfer& transfer);
+  TransferQueue& QueueOf(const Transfer& transfer);
   void Run(const Transfer& transfer);
   void Carry(const Transfer& transfer, const FilesToHost& way);
   void ReadParked(const Transfer& transfer, const FilesToHost& way, User owner);
@@ -108,27 +110,28 @@ class Mover {
             std::shared_ptr<hoist::Mapping> held);
   void Report(TransferId id, absl::Status status, TransferResult result = {});
   std::span<std::byte> HostOf(const Transfer& transfer, uint64_t offset) const;
-  // Where they lie.
+  // Their memory in the host pool.
   std::vector<ImagePart> PartsOf(const ImageRanges& ranges) const;
 
   const MoverParts parts_;
   OnDone on_done_;
   absl::flat_hash_map<ModelId, std::shared_ptr<const SourceFiles>> files_;
-  Road reads_;
-  std::map<User, Road> parked_reads_;  // By owner; those that are not idle.
-  Road spills_;
-  Road receives_;
-  Road checks_;
-  Road device_checks_;
-  Road images_;
-  absl::flat_hash_map<TransferId, Road*> road_of_;
+  TransferQueue reads_;
+  std::map<User, TransferQueue>
+      parked_reads_;  // By owner; those that are not idle.
+  TransferQueue spills_;
+  TransferQueue receives_;
+  TransferQueue checks_;
+  TransferQueue device_checks_;
+  TransferQueue images_;
+  absl::flat_hash_map<TransferId, TransferQueue*> queue_of_;
   absl::flat_hash_map<TransferId, Link*> link_of_;
-  // Those under way that are recorded.
+  // Recorded transfers in progress.
   absl::flat_hash_map<TransferId, TraceEvent> traced_;
-  std::vector<std::unique_ptr<ReadMemory>> read_memory_;  // One a device.
+  std::vector<std::unique_ptr<ReadMemory>> read_memory_;  // One per device.
   std::unique_ptr<Executor> receivers_;
-  // Not the former: somebody waits for these.
-  std::unique_ptr<Executor> copiers_;
+  // Separate from receivers_: these have waiters.
+  std::unique_ptr<Executor> copy_threads_;
 };
 
 }  // namespace hoistd

@@ -1,4 +1,4 @@
-// What a recording is told of what is carried on other roads than the links'.
+// Transfers without a link in a recording.
 #include <optional>
 #include <variant>
 
@@ -9,7 +9,7 @@
 namespace hoistd {
 namespace {
 
-// nullopt: its link tells.
+// nullopt: recorded by its link.
 std::optional<TraceKind> KindOf(const TransferWay& way) {
   using Kind = std::optional<TraceKind>;
   return std::visit(
@@ -28,7 +28,7 @@ std::optional<TraceKind> KindOf(const TransferWay& way) {
       way);
 }
 
-// Of files, what lies on the host already is not read again. As core counts it.
+// Of files, without bytes already on the host, as core counts.
 uint64_t BytesOf(const Transfer& transfer) {
   const auto* files = transfer.by<FilesToHost>();
   if (files == nullptr) return transfer.group->image_bytes;

@@ -7,7 +7,7 @@
 namespace hoistd {
 namespace {
 
-// A gap below this is read over: one request's overhead is worth about as much.
+// Smaller gaps are read over: a request's overhead costs about as much.
 constexpr uint64_t kReadOverBytes = 64 * 1024;
 
 }  // namespace

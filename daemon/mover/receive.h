@@ -11,13 +11,13 @@
 
 namespace hoistd {
 
-// Copies a client's image from its memfd to `to`, which is as long. Blocks.
+// Copies a client's image from its memfd to `to`, of equal length. Blocks.
 //
-// InvalidArgument: not a memfd sealed against writes and shrinking (the bytes
-// could change after they were looked at), or too short.
+// InvalidArgument: too short, or not sealed against writes and shrinking (the
+// bytes could change after their check).
 absl::Status ReceiveImage(int memfd, std::span<std::byte> to);
 
-// The image where it is, for what is only to be looked at; errors as above.
+// Maps the image for reading, without a copy; errors as above.
 absl::StatusOr<hoist::Mapping> MapImage(int memfd, uint64_t bytes);
 
 }  // namespace hoistd

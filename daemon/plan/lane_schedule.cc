@@ -10,22 +10,22 @@
 
 namespace hoistd {
 
-// Why words are never misjudged. A word is compared with those of positions
-// that are yet to be served, and must then be less than 2^31 behind them.
-//   - The client is at most kReach ahead of the head by what was taken from its
-//     requests, a ring of 256 more passes of 2^20 (kReach again) beyond that,
-//     and as much once more for what it staged without skipping: 3 * 2^28.
-//   - Words are looked at whenever the head has come kStaleAfter further, and
-//     those are refreshed that are as much behind: at most 2 * kStaleAfter
-//     then, and the head goes at most kReach on before they are looked at.
-//     That makes 3 * 2^28 behind the head, 6 * 2^28 < 2^31 in all.
-//   - A ready word cannot be refreshed while a copy is about to write it; Skip
-//     holds the head back until it has been, at 4 * 2^28.
+// Why words are never misjudged. A word is compared with words of positions
+// still to serve, and must be less than 2^31 behind them.
+//   - By the requests taken, the client is at most kReach ahead of the head.
+//     A ring of 256 more passes of 2^20 adds kReach, and groups staged
+//     without skips as much again: 3 * 2^28.
+//   - Words are checked whenever the head is kStaleAfter further, and those
+//     as far behind are refreshed. So they are at most 2 * kStaleAfter behind
+//     then, and the head moves at most kReach before the next check. That is
+//     3 * 2^28 behind the head, 6 * 2^28 < 2^31 in all.
+//   - A ready word cannot be refreshed while a copy is about to write it;
+//     Skip then holds the head back, at 4 * 2^28.
 namespace {
 
 constexpr uint64_t kReach = uint64_t{1} << 28;
 constexpr uint64_t kStaleAfter = uint64_t{1} << 28;
-// No honest client is as far ahead.
+// No honest client is this far ahead.
 constexpr uint64_t kOutOfReach = uint64_t{1} << 30;
 constexpr uint64_t kTooStale = uint64_t{1} << 30;
 
@@ -62,15 +62,14 @@ void LaneSchedule::FindNeighbours(const std::vector<Slot>& slots) {
     HOIST_CHECK(slots[a].bytes > 0);
     for (size_t j = i + 1; j < by_offset.size(); ++j) {
       const LaneGroup b = by_offset[j];
-      if (!slots[a].Overlaps(slots[b])) break;  // Nor do those behind it.
+      if (!slots[a].Overlaps(slots[b])) break;  // Nor do later ones.
       groups_[a].neighbours.push_back(b);
       groups_[b].neighbours.push_back(a);
     }
   }
 }
 
-// The last position of the group below this one; the group's first if there is
-// none.
+// The group's last position below this one; its first if there is none.
 uint64_t LaneSchedule::LastBelow(LaneGroup group, uint64_t position) const {
   for (uint64_t back = 1; back <= std::min(position, order_.size()); ++back) {
     if (GroupAt(position - back) == group) return position - back;
@@ -81,7 +80,7 @@ uint64_t LaneSchedule::LastBelow(LaneGroup group, uint64_t position) const {
 
 void LaneSchedule::ResumeWords(LaneGroup group, uint32_t ready, uint32_t done) {
   Entry& entry = groups_.at(group);
-  // With 64 bits, as far from the head as words ever are.
+  // Widened to 64 bits at the distance from the head that words can have.
   const auto widened = [&](uint32_t word) {
     const auto apart =
         static_cast<int32_t>(word - static_cast<uint32_t>(head_));
@@ -97,7 +96,7 @@ void LaneSchedule::ResumeWords(LaneGroup group, uint32_t ready, uint32_t done) {
   ResumeInUse(entry, LastBelow(group, ready_word));
 }
 
-// The loop over positions in NextLoad then passes at most one order.
+// NextLoad's loop over positions then takes at most one order.
 void LaneSchedule::Resumed() {
   const auto least = std::min_element(groups_.begin(), groups_.end(),
                                       [](const Entry& a, const Entry& b) {
@@ -135,8 +134,8 @@ void LaneSchedule::SetHostReady(LaneGroup group, bool ready) {
   if (blocked_on_host_ == group) blocked_on_host_ = std::nullopt;
 }
 
-// A kernel may be done before its load's end is known here; the place is free
-// once both are.
+// A kernel may be done before its load's end is known here; the slot is free
+// after both.
 void LaneSchedule::SawDone(LaneGroup group, uint32_t word) {
   Entry& entry = groups_.at(group);
   if (!entry.in_use) return;
@@ -160,7 +159,7 @@ absl::Status LaneSchedule::Skip(uint64_t from, uint64_t to) {
   }
   const bool far = to > head_ && to - head_ > kReach;
   const bool too_many = from > head_ && skips_.size() >= kMaxSkipsAhead;
-  // What is not refreshed yet would fall too far behind.
+  // Words not refreshed yet would fall too far behind.
   const bool not_swept = to > swept_at_ && to - swept_at_ > 2 * kReach;
   const bool too_stale =
       std::any_of(stale_.begin(), stale_.end(), [&](LaneGroup group) {
@@ -173,16 +172,16 @@ absl::Status LaneSchedule::Skip(uint64_t from, uint64_t to) {
         head_, ", with ", skips_.size(), " skips before it."));
   }
   skipped_to_ = to;
-  // A load of these that is under way still has to end, since it writes into
-  // the slot. Its ready word, early or late, is then one below that of the
-  // position that the client will wait for: positions of a group only grow.
+  // A load in flight of these still has to end, since it writes into the slot.
+  // Its ready word, early or late, is one below the next one that the client
+  // waits for: a group's positions only grow.
   for (uint64_t at = from; at < std::min(to, std::max(head_, resumed_to_));
        ++at) {
     Entry& entry = groups_[GroupAt(at)];
     if (entry.position == at) entry.in_use = false;
   }
   if (to <= head_ || from == to) return absl::OkStatus();
-  // Positions between the head and `from` were staged: somebody waits for them.
+  // Positions between the head and `from` were staged: kernels wait for them.
   if (!skips_.empty() && skips_.back().to == from) {
     skips_.back().to = to;
   } else {
@@ -222,13 +221,13 @@ std::optional<LaneSchedule::Load> LaneSchedule::NextLoad(
     const LaneGroup group = GroupAt(head_);
     const uint64_t position = head_;
     Entry& entry = groups_[group];
-    if (entry.ready_word > position) {  // By who served the lane before.
+    if (entry.ready_word > position) {  // Served by the former schedule.
       ++head_;
       PassSkips();
       continue;
     }
     if (entry.in_use || entry.state == State::kLoading) return std::nullopt;
-    // Its words, or those of many, are to be refreshed first.
+    // Many words must be refreshed first.
     if (head_ - swept_at_ > 2 * kStaleAfter) return std::nullopt;
     if (head_ - entry.done_word > kTooStale) return std::nullopt;
     if (entry.state == State::kLoaded) {
@@ -267,9 +266,9 @@ void LaneSchedule::AddStale(LaneGroup group) {
   stale_.push_back(group);
 }
 
-// All words are raised to that of the position before the head. Nobody waits
-// for less: positions below the head were served or skipped. Nobody is told too
-// much: the group's next position is at the head or beyond it.
+// Raises all words to the position before the head. No wait needs less:
+// positions below the head were served or skipped. Nor is it too much: the
+// group's next position is at or beyond the head.
 void LaneSchedule::TakeStale(std::vector<Refresh>& stale) {
   if (head_ - swept_at_ >= kStaleAfter) {
     swept_at_ = head_;
@@ -283,7 +282,7 @@ void LaneSchedule::TakeStale(std::vector<Refresh>& stale) {
   for (const LaneGroup group : stale_) {
     Entry& entry = groups_[group];
     Refresh refresh{group, hoist::lane::WordOf(head_ - 1)};
-    // A copy is about to write the ready word, a kernel's stream the done word.
+    // A copy is about to write the ready word; the client, the done word.
     const bool may_ready = entry.state != State::kLoading;
     const bool may_done = may_ready && !entry.in_use;
     if (may_ready && head_ >= entry.ready_word + kStaleAfter) {

@@ -9,8 +9,8 @@
 namespace hoistd {
 namespace {
 
-// Virtual times grow by bytes; beyond 2^53 a double would lose them. They start
-// anew from 0 long before.
+// Virtual times grow by bytes; a double is exact to 2^53. They restart from 0
+// long before.
 constexpr double kRebaseAt = 1e12;
 
 size_t IndexOf(LinkClass of) { return static_cast<size_t>(of); }
@@ -44,7 +44,7 @@ void LinkShare::Remove(LinkParty party) {
 void LinkShare::Set(LinkParty party, const ShareOptions& options) {
   HOIST_CHECK(options.weight > 0);
   Entry& entry = Of(party);
-  // Levels have clocks of their own; the party keeps what it is ahead of one.
+  // Levels have separate clocks; the party keeps its lead over one.
   const double ahead =
       entry.turn.start - virtual_time_[LevelOf(party, entry.options)];
   entry.turn.start =
@@ -52,8 +52,8 @@ void LinkShare::Set(LinkParty party, const ShareOptions& options) {
   entry.options = options;
 }
 
-// Who is always ready is never behind the clock: the clock is the least of
-// those that are. Who was not ready joins at the clock.
+// An always ready party is never behind the clock, which is the minimum over
+// ready ones. Others join at the clock.
 double LinkShare::StartOfNext(LinkParty party, const Entry& entry) const {
   return std::max(entry.turn.finish(entry.options.weight),
                   virtual_time_.at(LevelOf(party, entry.options)));
@@ -73,7 +73,7 @@ std::optional<LinkParty> LinkShare::Pick(const std::vector<LinkParty>& ready,
     if (entry.AllowedAt() > now) continue;
     const auto rank = [&](LinkParty one, const Entry& e) {
       return std::tuple(StartOfNext(one.of), one.of, -e.options.priority,
-                        StartOfNext(one, e), one.plan, one.copier);
+                        StartOfNext(one, e), one.plan, one.permit);
     };
     if (best_entry == nullptr ||
         rank(party, entry) < rank(*best, *best_entry)) {

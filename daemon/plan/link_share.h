@@ -1,4 +1,4 @@
-// Who may use a device's link next: fair by bytes among those who copy.
+// Shares a device's link among its users, fairly by bytes.
 #ifndef HOIST_DAEMON_PLAN_LINK_SHARE_H_
 #define HOIST_DAEMON_PLAN_LINK_SHARE_H_
 
@@ -13,32 +13,32 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "daemon/terms/ids.h"
+#include "daemon/types/ids.h"
 
 namespace hoistd {
 
-// What a copy is for.
+// The purpose of a copy.
 enum class LinkClass {
-  kPlans,       // A ring that a plan streams through; a worker's own copies.
-  kLeases,      // A group that somebody waits for.
-  kBackground,  // What was loaded or prefetched, or is read back to be looked
-                // at, and nobody waits for.
+  kPlans,       // A plan's ring; a worker's own copies.
+  kLeases,      // A group with a waiter.
+  kBackground,  // Loads, prefetches and reads for checks,
+                // all without a waiter.
 };
 inline constexpr size_t kLinkClasses = 3;
 
-// Who copies: a plan or a copier, who waits for leases, and of the background
-// what goes to the device and what comes from it.
+// A party that copies: a plan, a permit, all leases, or the background's loads
+// or reads.
 struct LinkParty {
   LinkClass of = LinkClass::kPlans;
-  PlanId plan;         // kPlans alone: this
-  CopierId copier;     // or this is set.
+  PlanId plan;         // kPlans: this
+  PermitId permit;     // or this is set.
   bool reads = false;  // From the device.
 
   static constexpr LinkParty Of(PlanId plan) {
     return {.of = LinkClass::kPlans, .plan = plan};
   }
-  static constexpr LinkParty Of(CopierId copier) {
-    return {.of = LinkClass::kPlans, .copier = copier};
+  static constexpr LinkParty Of(PermitId permit) {
+    return {.of = LinkClass::kPlans, .permit = permit};
   }
   static constexpr LinkParty Leases() { return {.of = LinkClass::kLeases}; }
   static constexpr LinkParty Background() {
@@ -51,18 +51,17 @@ struct LinkParty {
 };
 
 struct ShareOptions {
-  // Bytes are shared in proportion among plans and copiers of one priority.
+  // Plans and permits of one priority share bytes in this proportion.
   uint32_t weight = 1;  // 1 to kMaxWeight.
-  // Who has a higher one goes before the others whenever it has something to
-  // copy.
+  // Strict: while a party of higher priority has copies, lower ones wait.
   int32_t priority = 0;
   uint64_t max_bytes_per_second = 0;  // 0: no cap.
 
   static constexpr uint32_t kMaxWeight = 1000;
-  static constexpr int32_t kMaxPriority = 10;  // And -10 at the least.
+  static constexpr int32_t kMaxPriority = 10;  // Minimum: -10.
 };
 
-// What is to be different from now on; the rest stays as it is.
+// A change of options; unset ones stay.
 struct ShareChange {
   std::optional<uint32_t> weight;
   std::optional<int32_t> priority;
@@ -77,62 +76,61 @@ struct ShareChange {
   }
 };
 
-// A plan; a copier; or what is loaded to a device and nobody waits for, of
-// which the cap alone can change.
-using ShareOf = std::variant<PlanId, DeviceIndex, CopierId>;
+// A plan; a permit; or a device's loads without waiters, of which only the cap
+// can change.
+using ShareOf = std::variant<PlanId, DeviceIndex, PermitId>;
 
-// What a change did.
+// The effect of a change.
 struct ShareChanged {
   ShareOptions before;
   ShareOptions after;
 };
 
 // Start-time fair queueing (Goyal, Vin, Cheng; SIGCOMM 1996) in two levels:
-// between the classes, whose weights are fixed, and in a class among the
-// parties of its highest priority that have something to copy. A token bucket
-// keeps each cap. Who had nothing to copy for a while does not save up a claim,
-// nor does one that its cap held back.
+// between classes with fixed weights, and in a class among the ready parties of
+// its highest priority. A token bucket enforces each cap (rate limit). A party
+// that was idle or held back by its cap saves up no claim.
 //
-// So of the bytes that all three want, 48 of 65 are plans' and copiers', 16
-// leases' and one the background's: whatever plans' priorities are, who waits
-// for a lease has a quarter, and a load ends some day. What one class does not
-// want is the others', by the same weights.
+// When all three classes are ready, 48 of 65 bytes go to plans and permits, 16
+// to leases, 1 to the background. So at any plan priority, leases get a
+// quarter, and a load makes progress. A class's unused part goes to the others,
+// by the same weights.
 //
-// In any stretch a party copies at most what its cap allows, kBurstBytes and
-// one copy more. Naming a party that was not added is a bug of the caller.
+// In any interval a party copies at most its cap, plus kBurstBytes and one
+// copy. Naming a party that was not added is a bug of the caller.
 //
 // Threads: one at a time.
 // Bounds:  a call costs at most one pass over the parties.
 class LinkShare {
  public:
-  // Two of the Link's pieces: fewer would leave it idle while nobody looks.
+  // Two of the Link's pieces: fewer would idle the link between two looks.
   static constexpr uint64_t kBurstBytes = uint64_t{64} << 20;
   // By LinkClass.
   static constexpr std::array<uint32_t, kLinkClasses> kWeights = {48, 16, 1};
 
   void Add(LinkParty party, const ShareOptions& options);
   void Remove(LinkParty party);
-  // Takes effect with the next copy. What is owed to an old cap is paid at the
-  // rate of the new one; without a cap nothing is owed.
+  // Takes effect with the next copy. Debt to an old cap is paid at the new
+  // rate; without a cap it is void.
   void Set(LinkParty party, const ShareOptions& options);
 
-  // Of the parties in `ready`, which all have a copy to start, the one whose
-  // turn it is; nullopt: all are held back by their caps, until NextTurn.
+  // The next of the parties in `ready`, which all have a copy to start;
+  // nullopt: caps hold back all of them, until NextTurn.
   std::optional<LinkParty> Pick(const std::vector<LinkParty>& ready,
                                 absl::Time now);
-  // `bytes` of the party's go over the link now.
+  // `bytes` of the party go over the link now.
   void Charge(LinkParty party, uint64_t bytes, absl::Time now);
-  // The class has had no more than its part: if it had something to copy it
-  // would be its turn now, whoever else is ready.
+  // The class has had at most its part: with a copy ready it would be next,
+  // whatever other classes are ready.
   bool IsOwed(LinkClass of) const;
-  // When the first of `ready` that has a cap may go on; InfiniteFuture: none
-  // has one. Pick is not nullopt then.
+  // The earliest time at which a capped party of `ready` may go on.
+  // InfiniteFuture: none is capped; then Pick returns a party.
   absl::Time NextTurn(const std::vector<LinkParty>& ready) const;
 
  private:
-  // Of one who takes turns: when its last copy began, in the virtual time of
-  // those it takes them with (bytes at weight 1), and how long it was. With the
-  // weight of today they say when it ends.
+  // A party's turn: the start of its last copy in its level's virtual time
+  // (bytes at weight 1), and its length. Its end follows from the current
+  // weight.
   struct Turn {
     double start = 0;
     uint64_t bytes = 0;
@@ -144,7 +142,7 @@ class LinkShare {
   struct Entry {
     ShareOptions options;
     Turn turn;
-    // What was copied beyond the cap's rate, at `as_of`.
+    // Bytes copied beyond the cap's rate, at `as_of`.
     double owed = 0;
     absl::Time as_of = absl::InfinitePast();
 
@@ -163,7 +161,7 @@ class LinkShare {
   void Rebase(Level level);
 
   std::map<LinkParty, Entry> parties_;
-  // When the copy that was begun last began.
+  // The virtual start of the last copy begun.
   std::map<Level, double> virtual_time_;
   std::array<Turn, kLinkClasses> classes_;
   double classes_time_ = 0;

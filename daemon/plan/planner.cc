@@ -20,7 +20,7 @@ namespace {
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kMaxBytes = uint64_t{1} << 62;  // Of all groups.
 
-// Units of a budget in which sizes are counted: more cost time, fewer bytes.
+// Units in which a budget is counted: more cost time, fewer bytes.
 constexpr uint64_t kMinUnits = uint64_t{1} << 17;
 constexpr uint64_t kMaxUnits = uint64_t{1} << 21;
 constexpr uint64_t kUnitsTimesGroups = uint64_t{1} << 33;
@@ -68,8 +68,8 @@ uint64_t Divisor(const std::vector<uint64_t>& bytes) {
   return divisor;
 }
 
-// By group: its place among the first uses, and how often a pass comes to it
-// from another group.
+// Per group: its rank by first use, and how often a pass enters it from another
+// group.
 struct Use {
   std::optional<uint32_t> rank;
   uint32_t visits = 0;
@@ -88,21 +88,20 @@ std::vector<Use> UsesOf(const PlanProblem& problem) {
   return uses;
 }
 
-// What is decided before it is known which of equal groups it is about.
+// The choice of sizes, before that among equal groups.
 struct Choice {
   std::vector<uint64_t> residents;  // Sizes.
   uint64_t ring_bytes = 0;
 };
 
-// The most resident bytes for a ring that holds the largest streamed group and,
-// beside it, the next or `slack` bytes, whatever is more.
+// The most resident bytes with a ring for the largest streamed group and,
+// beside it, the next or `slack` bytes, whichever is more.
 //
-// In some best choice all groups larger than the two that set the ring are
-// resident, and so is none between the two: were one, then streaming it instead
-// of the larger of the two would need the same memory in all and keep more. So
-// with sizes in descending order the first f are resident, the next two set the
-// ring, and as much of the rest as fits beside them is resident: a subset sum
-// over a suffix, for each f, and suffixes grow one by one.
+// Some best choice keeps all groups larger than the two that set the ring, and
+// none between the two: streaming such a one instead of the larger would take
+// the same memory and keep more. So in descending order the first f are
+// resident, the next two set the ring, and as much of the rest as fits is
+// resident: a subset sum over a suffix, for each f. Suffixes grow one by one.
 Choice ChooseResidents(std::vector<uint64_t> sizes, uint64_t budget,
                        uint64_t slack) {
   std::sort(sizes.begin(), sizes.end(), std::greater<>());
@@ -142,10 +141,10 @@ Choice ChooseResidents(std::vector<uint64_t> sizes, uint64_t budget,
                           sizes.begin() + static_cast<ptrdiff_t>(f));
   std::vector<bool> taken(count);
   for (const uint32_t item : sums.ItemsOf(best_sum)) {
-    taken[count - 1 - item] = true;  // Added from the last to the first.
+    taken[count - 1 - item] = true;  // Added in reverse order.
     best_room -= sizes[count - 1 - item];
   }
-  // What rounding sizes up has left over.
+  // Uses the budget that rounding left over.
   for (size_t i = f + 2; i < count; ++i) {
     if (!taken[i] && sizes[i] <= best_room) {
       taken[i] = true;
@@ -157,8 +156,8 @@ Choice ChooseResidents(std::vector<uint64_t> sizes, uint64_t budget,
   return choice;
 }
 
-// Which groups are resident, given how many of each size: of equal ones those
-// that a pass visits most often, and of these every so many-th by first use.
+// Picks residents, given their number per size: among equal groups the most
+// visited per pass, and of these every n-th by first use.
 std::vector<bool> SpreadResidents(const std::vector<uint64_t>& bytes,
                                   const std::vector<Use>& uses,
                                   std::vector<uint64_t> residents) {
@@ -172,7 +171,7 @@ std::vector<bool> SpreadResidents(const std::vector<uint64_t>& bytes,
   });
   std::sort(residents.begin(), residents.end(), std::greater<>());
   std::vector<bool> resident(bytes.size());
-  size_t next = 0;  // Of `residents`.
+  size_t next = 0;  // Into `residents`.
   for (size_t begin = 0; begin < groups.size();) {
     const auto alike = [&](size_t i) {
       return bytes[groups[i]] == bytes[groups[begin]] &&
@@ -196,8 +195,8 @@ std::vector<bool> SpreadResidents(const std::vector<uint64_t>& bytes,
   return resident;
 }
 
-// The ring may take what the residents leave of the budget, but only where
-// that hides copies: bytes that lie idle in a ring are of no use.
+// The ring takes the rest of the budget only if that hides copies: idle ring
+// bytes are useless.
 void LayOut(const PlanProblem& problem, const std::vector<Use>& uses,
             const std::vector<bool>& resident, uint64_t ring_bytes,
             Plan& plan) {
@@ -255,7 +254,7 @@ absl::StatusOr<Plan> MakePlan(const PlanProblem& problem) {
     return absl::ResourceExhaustedError(
         absl::StrCat("a plan with a device budget of ", budget,
                      " bytes cannot hold its "
-                     "largest group; the least that would do is ",
+                     "largest group; the least that would be enough is ",
                      MinimumBudget(problem), " bytes"));
   }
   Plan plan;
@@ -268,16 +267,16 @@ absl::StatusOr<Plan> MakePlan(const PlanProblem& problem) {
   std::vector<uint64_t> top = problem.bytes;
   std::partial_sort(top.begin(), top.begin() + 2, top.end(), std::greater<>());
   const std::vector<Use> uses = UsesOf(problem);
-  // Too narrow for the two largest: then no group can be kept without taking
-  // the room in which others' copies still hide, and the ring gets all of it.
+  // Below the two largest, a resident would take room in which other copies
+  // still hide: the ring gets everything.
   Choice choice;
   choice.ring_bytes = budget;
   if (top[1] <= budget - top[0]) {
     const uint64_t spare = budget - top[0] - top[1];
-    // Half, so that a plan which is possible without slack is never refused
-    // because of it, and no larger budget ever keeps less. Of what small groups
-    // gain by slack (4 MiB in two slots: 93 % of the link), residents in that
-    // half would have to save as much.
+    // Half: so slack never makes a possible plan fail, and a larger budget
+    // never keeps less. To match what small groups gain by slack (4 MiB in two
+    // slots: 93 % of the link), residents in that half would have to save as
+    // much.
     choice = ChooseResidents(problem.bytes, budget,
                              std::min(problem.slack_bytes, spare / 2));
   }

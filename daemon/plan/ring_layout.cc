@@ -14,20 +14,20 @@
 namespace hoistd {
 namespace {
 
-// Bounds for large and hostile problems: what the even cuts of one rotation may
-// cost, and how many rotations are tried. With three a round of three is found.
+// Bounds for large and hostile problems: the cost of one rotation's even cuts,
+// and the number of rotations. Three rotations find a round of three.
 constexpr uint64_t kMaxCutWork = uint64_t{1} << 20;
 constexpr size_t kMinRotations = 3;
 constexpr size_t kMaxRotations = 16;
 constexpr size_t kRotationsTimesSteps = 8192;
 
-// Who used each byte of the ring last.
+// The last user of each byte of the ring.
 class LastUse {
  public:
   explicit LastUse(uint64_t bytes) { segments_[0] = {bytes, -1}; }
 
-  // The latest step that used any byte of the slot; -1: none did. From now on
-  // `step` is. Segments that it replaces are gone, so calls cost little in sum.
+  // The latest step that used a byte of the slot, or -1; then sets `step`.
+  // Replaced segments are removed, so the total cost is low.
   int64_t Exchange(const Slot& slot, int64_t step) {
     const uint64_t end = slot.offset + slot.bytes;
     SplitAt(slot.offset);
@@ -58,15 +58,15 @@ class LastUse {
     segments_[offset] = rest;
   }
 
-  std::map<uint64_t, Segment> segments_;  // By offset; they fill the ring.
+  std::map<uint64_t, Segment> segments_;  // By offset; they tile the ring.
 };
 
-using Cuts = std::vector<size_t>;  // Where rounds begin, and the end.
+using Cuts = std::vector<size_t>;  // Starts of rounds, and the end.
 
-// A round is some groups in a row that lie side by side. Its first one lies at
-// the bottom and its last one at the top, so that it also lies beside the next
-// round's first wherever two groups fit at all; what is left over is shared by
-// the gaps between them (`spread`), or lies before the last.
+// A round is a run of adjacent groups. Its first lies at the bottom and its
+// last at the top, so the last lies beside the next round's first wherever two
+// groups fit. Spare bytes are divided among the gaps (`spread`), or lie before
+// the last.
 void PlaceRound(const RingProblem& problem, const std::vector<uint32_t>& round,
                 bool spread, std::vector<Slot>& slots) {
   uint64_t used = 0;
@@ -100,8 +100,8 @@ class Cutter {
 
   const std::vector<uint32_t>& sequence() const { return sequence_; }
 
-  // Rounds as full as the ring allows. If the last is left with one group, it
-  // borrows from the one before, and so on until a round has one to spare.
+  // Rounds as full as the ring allows. A last round of one group borrows from
+  // the one before, and so on to a round with a spare group.
   Cuts Greedy() const {
     Cuts cuts = {0};
     for (size_t i = 1; i <= sequence_.size(); ++i) {
@@ -118,9 +118,9 @@ class Cutter {
     return cuts;
   }
 
-  // Rounds with the least squares of the room that each leaves, as lines of a
-  // paragraph: few, and none much emptier than the others. Exposed copies
-  // weigh more than any raggedness.
+  // Minimizes the sum of squares of rounds' free bytes, like line breaking of a
+  // paragraph: few rounds, evenly full. Exposed copies weigh more than any
+  // unevenness.
   Cuts Even() const {
     const size_t groups = sequence_.size();
     std::vector<double> costs(groups + 1, std::numeric_limits<double>::max());
@@ -164,10 +164,10 @@ class Cutter {
 
   const RingProblem& ring_;
   std::vector<uint32_t> sequence_;
-  std::vector<uint64_t> sums_ = {0};  // Bytes of the first i of the sequence.
+  std::vector<uint64_t> sums_ = {0};  // Prefix sums of the sequence.
 };
 
-// The most groups in a row that fit in the ring, round the end.
+// The longest run of groups that fits in the ring, across the end.
 size_t LongestRound(const RingProblem& problem) {
   const size_t groups = problem.bytes.size();
   size_t longest = 0;
@@ -183,8 +183,8 @@ size_t LongestRound(const RingProblem& problem) {
   return longest;
 }
 
-// Bottom and top by the two colours of the graph of neighbouring steps, for
-// orders that repeat groups; nullopt: it has more than two.
+// For orders that repeat groups: bottom and top as a 2-colouring of the graph
+// of neighbouring steps. nullopt: not 2-colourable.
 std::optional<std::vector<Slot>> TwoEnded(const RingProblem& problem) {
   const size_t groups = problem.bytes.size();
   std::vector<std::vector<uint32_t>> neighbours(groups);
@@ -196,7 +196,7 @@ std::optional<std::vector<Slot>> TwoEnded(const RingProblem& problem) {
     neighbours[b].push_back(a);
   }
   std::vector<int> ends(groups, -1);
-  ends[0] = 0;  // The graph is connected: the steps walk through all of it.
+  ends[0] = 0;  // The graph is connected: the steps visit all of it.
   std::vector<uint32_t> open = {0};
   while (!open.empty()) {
     const uint32_t group = open.back();
@@ -265,7 +265,7 @@ RingTraffic MeasureRing(const std::vector<Slot>& slots,
     const int64_t last = last_use.Exchange(slots[group], step);
     // The first pass only fills the ring.
     if (step < pass) continue;
-    // Nobody was here since: the group is still in its slot.
+    // Its slot was not used since: it still has the group.
     if (steps[static_cast<size_t>(last % pass)] == group) continue;
     const auto lead = static_cast<uint32_t>(step - last);
     traffic.copied_bytes += slots[group].bytes;
@@ -280,7 +280,7 @@ RingLayout LayOutRing(const RingProblem& problem) {
   HOIST_CHECK(!problem.bytes.empty() && !problem.steps.empty());
   const size_t groups = problem.bytes.size();
   const size_t longest = LongestRound(problem);
-  // Of any cuts of the cycle, one lies within the longest round's length.
+  // Any cuts of the cycle have one within the longest round's length.
   const size_t rotations =
       std::min(longest, std::clamp(kRotationsTimesSteps / problem.steps.size(),
                                    kMinRotations, kMaxRotations));

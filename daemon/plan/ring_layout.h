@@ -1,8 +1,7 @@
-// Where in a plan's ring each streamed group has its slot.
+// The slots of streamed groups in a plan's ring.
 //
-// A group can be copied once the last group that lies in its place is done, so
-// a good layout keeps consecutive groups side by side, and as many of them as
-// the ring has room for.
+// A group's copy can start when the last group in its place is done. So a good
+// layout puts as many consecutive groups side by side as the ring can hold.
 #ifndef HOIST_DAEMON_PLAN_RING_LAYOUT_H_
 #define HOIST_DAEMON_PLAN_RING_LAYOUT_H_
 
@@ -13,22 +12,22 @@
 
 namespace hoistd {
 
-// What a layout costs in each pass, once passes follow one another in order.
+// The cost of a layout per pass, in steady state.
 struct RingTraffic {
   uint64_t copied_bytes = 0;
-  // Of copies into the place of the step just before: compute hides nothing.
+  // Copies into the place of the step before: no compute hides them.
   uint64_t exposed_bytes = 0;
-  // Steps between the moment a copy can start and its use: the fewest, and in
-  // sum over all copies. 0: nothing is copied.
+  // Steps from a copy's earliest start to its use: the minimum, and the sum
+  // over all copies. 0: nothing is copied.
   uint32_t lead = 0;
   uint64_t total_lead = 0;
 };
 
 struct RingProblem {
-  std::vector<uint64_t> bytes;  // Of the streamed groups by their first use.
-  std::vector<uint32_t> steps;  // One pass: indices into `bytes`, each used.
+  std::vector<uint64_t> bytes;  // Of streamed groups by first use.
+  std::vector<uint32_t> steps;  // One pass: indices into `bytes`; all occur.
   uint64_t ring_bytes = 0;      // At least the largest group.
-  uint64_t unit = 1;            // Offsets are its multiples, as all sizes are.
+  uint64_t unit = 1;            // Divides all offsets and sizes.
 };
 
 struct RingLayout {
@@ -40,9 +39,9 @@ struct RingLayout {
 RingTraffic MeasureRing(const std::vector<Slot>& slots,
                         const std::vector<uint32_t>& steps);
 
-// Pure. The best of a few ways by exposed bytes, then lead, then total lead.
-// Nothing is exposed if any two groups fit in the ring, each occurs once, and
-// their number is even or some three in a row fit.
+// Pure. The best of several layouts by exposed bytes, then lead, then total
+// lead. Nothing is exposed if any two groups fit in the ring, each occurs once,
+// and their number is even or some three in a row fit.
 RingLayout LayOutRing(const RingProblem& problem);
 
 }  // namespace hoistd

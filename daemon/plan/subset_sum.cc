@@ -18,8 +18,8 @@ void SubsetSums::Add(uint64_t item) {
   items_.push_back(item);
   const size_t words = item / 64;
   const unsigned bits = item % 64;
-  // From the top down: each word is read before it is changed, so the item
-  // counts once.
+  // From the top down: each word is read before its change, so the item counts
+  // once.
   for (size_t i = reachable_.size(); i-- > words;) {
     const size_t from = i - words;
     uint64_t shifted = reachable_[from] << bits;
@@ -41,7 +41,7 @@ uint64_t SubsetSums::LargestUpTo(uint64_t limit) const {
   limit = std::min(limit, limit_);
   size_t i = limit / 64;
   uint64_t word = reachable_[i] & (~uint64_t{0} >> (63 - limit % 64));
-  while (word == 0) word = reachable_[--i];  // Sum 0 ends this.
+  while (word == 0) word = reachable_[--i];  // Sum 0 ends the loop.
   return i * 64 + 63 - std::countl_zero(word);
 }
 

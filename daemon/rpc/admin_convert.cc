@@ -6,12 +6,19 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "daemon/base/check.h"
 #include "daemon/base/status.h"
 #include "daemon/convert/types_convert.h"
+#include "daemon/core/counters.h"
 #include "daemon/model/model_name.h"
 
 namespace hoistd {
 namespace {
+
+uint64_t WholeMilliseconds(absl::Duration duration) {
+  const int64_t ms = absl::ToInt64Milliseconds(duration);
+  return ms < 0 ? 0 : static_cast<uint64_t>(ms);
+}
 
 void TierStatusToProto(const TierSnapshot& tier, pb::TierStatus* out) {
   out->set_tier(TierToProto(tier.at.tier));
@@ -27,6 +34,7 @@ void TierStatusToProto(const TierSnapshot& tier, pb::TierStatus* out) {
   out->set_allocated_bytes(tier.allocated_bytes);
   out->set_arena_bytes(tier.arena_bytes);
   out->set_kept_arena_bytes(tier.kept_arena_bytes);
+  out->set_full_ms(WholeMilliseconds(tier.full_for));
   for (const Holder& holder : tier.holders) {
     pb::Holder* to = out->add_holders();
     to->set_name(holder.name);
@@ -44,43 +52,28 @@ void LinkStatusToProto(const LinkSnapshot& link, pb::LinkStatus* out) {
   out->set_read_bytes_per_second(link.read_bytes_per_second);
   out->set_own_bytes(link.own_bytes);
   out->set_own_read_bytes(link.own_read_bytes);
-  for (const CopierSnapshot& copier : link.copiers) {
-    pb::CopierStatus* to = out->add_copiers();
-    to->set_id(copier.id.number());
-    to->set_session_id(copier.session.number());
-    to->set_client_name(copier.client_name);
-    ShareToProto(copier.share, to->mutable_share());
-    to->set_copied_bytes(copier.copied_bytes);
-    to->set_read_bytes(copier.read_bytes);
-    to->set_grants(copier.grants);
-    to->set_late_grants(copier.late_grants);
+  for (const PermitSnapshot& permit : link.permits) {
+    pb::PermitStatus* to = out->add_permits();
+    to->set_id(permit.id.number());
+    to->set_session_id(permit.session.number());
+    to->set_client_name(permit.client_name);
+    ShareToProto(permit.share, to->mutable_share());
+    to->set_copied_bytes(permit.copied_bytes);
+    to->set_read_bytes(permit.read_bytes);
+    to->set_grants(permit.grants);
+    to->set_late_grants(permit.late_grants);
   }
 }
 
 void CountersToProto(const Counters& counters, pb::Counters* out) {
-  out->set_file_read_bytes(counters.file_read_bytes);
-  out->set_spill_read_bytes(counters.spill_read_bytes);
-  out->set_spill_written_bytes(counters.spill_written_bytes);
-  out->set_host_to_device_bytes(counters.host_to_device_bytes);
-  out->set_device_to_host_bytes(counters.device_to_host_bytes);
-  out->set_arena_made_bytes(counters.arena_made_bytes);
-  out->set_arena_reused_bytes(counters.arena_reused_bytes);
-  out->set_touched_hot_bytes(counters.touched_hot_bytes);
-  out->set_touched_cold_bytes(counters.touched_cold_bytes);
-  out->set_stages(counters.stages);
-  out->set_stages_resident(counters.stages_resident);
-  out->set_stages_refused(counters.stages_refused);
-  out->set_slow_events(counters.slow_events);
+  const google::protobuf::Descriptor& fields = *out->GetDescriptor();
+  for (const CounterRow& row : kCounterTable) {
+    const auto* const field = fields.FindFieldByName(row.field);
+    HOIST_CHECK(field != nullptr);
+    out->GetReflection()->SetUInt64(out, field, counters.*row.value);
+  }
   out->set_longest_event_us(
       static_cast<uint64_t>(absl::ToInt64Microseconds(counters.longest_event)));
-  out->set_device_evictions(counters.device_evictions);
-  out->set_host_evictions(counters.host_evictions);
-  out->set_models_forgotten(counters.models_forgotten);
-}
-
-uint64_t WholeMilliseconds(absl::Duration duration) {
-  const int64_t ms = absl::ToInt64Milliseconds(duration);
-  return ms < 0 ? 0 : static_cast<uint64_t>(ms);
 }
 
 }  // namespace
@@ -129,7 +122,7 @@ std::string ShareOfText(const pb::SetShareRequest& in) {
   if (in.has_loads_of_device()) {
     return absl::StrCat("loads of device ", in.loads_of_device());
   }
-  if (in.has_copier_id()) return absl::StrCat("copier ", in.copier_id());
+  if (in.has_permit_id()) return absl::StrCat("permit ", in.permit_id());
   return absl::StrCat("plan ", in.plan_id());
 }
 
@@ -138,9 +131,9 @@ absl::StatusOr<ShareOf> ShareOfFromProto(const pb::SetShareRequest& in) {
   if (in.has_loads_of_device()) {
     return ShareOf(DeviceIndex(in.loads_of_device()));
   }
-  if (in.has_copier_id()) return ShareOf(CopierId(in.copier_id()));
+  if (in.has_permit_id()) return ShareOf(PermitId(in.permit_id()));
   return absl::InvalidArgumentError(
-      "whose share is to change: set plan_id, copier_id or loads_of_device");
+      "whose share is to change: set plan_id, permit_id or loads_of_device");
 }
 
 absl::StatusOr<ShareChange> ShareChangeFromProto(const pb::ShareChange& in) {
@@ -216,6 +209,7 @@ void SummaryToProto(const ModelSnapshot& model, pb::ModelSummary* out) {
   out->set_owner_uid(model.owner.number());
   out->set_owner_tenant(std::string(model.owner.tenant()));
   out->set_groups(static_cast<uint32_t>(model.groups.size()));
+  out->set_missing_groups(model.missing_groups);
   out->set_image_bytes(model.image_bytes);
   out->set_published(model.published);
   out->set_source(model.published ? "published"

@@ -39,16 +39,16 @@ Reactor* FromSnapshot(const std::shared_ptr<CallEnv>& env,
     call->Fail(peer.status());
     return call.get();
   }
-  env->engine.Snapshot(
-      [env, call, fill, peer = *peer](absl::StatusOr<NodeSnapshot> snapshot) {
-        if (!snapshot.ok()) return call->Fail(snapshot.status());
-        env->queue.Post([call, fill, peer, snapshot = *std::move(snapshot)] {
-          Response out;
-          const absl::Status status = fill(snapshot, peer, &out);
-          if (!status.ok()) return call->Fail(status);
-          call->Reply(std::move(out));
-        });
-      });
+  env->engine.Ask(SnapshotArgs{}, [env, call, fill, peer = *peer](
+                                      absl::StatusOr<NodeSnapshot> snapshot) {
+    if (!snapshot.ok()) return call->Fail(snapshot.status());
+    env->queue.Post([call, fill, peer, snapshot = *std::move(snapshot)] {
+      Response out;
+      const absl::Status status = fill(snapshot, peer, &out);
+      if (!status.ok()) return call->Fail(status);
+      call->Reply(std::move(out));
+    });
+  });
   return call.get();
 }
 
@@ -70,13 +70,12 @@ std::string TextOf(const pb::CopySelector& copies) {
   return text;
 }
 
-// Pin, Unpin and Evict differ in the engine's verb alone.
-template <typename Response>
-Reactor* OnCopies(
-    const std::shared_ptr<CallEnv>& env, Context* context,
-    const std::string& act_name, const pb::CopySelector& copies,
-    TierNeeded tier_needed, Response* response,
-    std::function<void(EngineApi&, CopySelector, Done<CopyTotals>)> verb) {
+// Pin, Unpin and Evict differ in the request alone, whose copies are filled in
+// here.
+template <typename Args, typename Response>
+Reactor* OnCopies(const std::shared_ptr<CallEnv>& env, Context* context,
+                  const std::string& act_name, const pb::CopySelector& copies,
+                  TierNeeded tier_needed, Response* response, Args args) {
   auto call = UnaryCall<Response>::Start(response);
   absl::StatusOr<AdminAct> act =
       env->AdminActOf(*context, act_name, TextOf(copies));
@@ -98,8 +97,9 @@ Reactor* OnCopies(
   if (!which.ok()) {
     done(which.status());
   } else {
-    which->asker = peer;
-    verb(env->engine, *std::move(which), std::move(done));
+    args.which = *std::move(which);
+    args.which.asker = peer;
+    env->engine.Ask(std::move(args), std::move(done));
   }
   return call.get();
 }
@@ -176,8 +176,8 @@ Reactor* AdminService::Explain(Context* context,
     call->Fail(peer.status());
     return call.get();
   }
-  env_->engine.Explain(
-      *std::move(peer), request->model(), request->group(),
+  env_->engine.Ask(
+      ExplainArgs{*std::move(peer), request->model(), request->group()},
       [env = env_, call,
        now = env_->engine.Now()](absl::StatusOr<ModelExplanation> explained) {
         if (!explained.ok()) return call->Fail(explained.status());
@@ -260,40 +260,33 @@ Reactor* AdminService::SetShare(Context* context,
   if (!status.ok()) {
     done(status);
   } else {
-    env_->engine.SetShare(*of, *change, std::move(done));
+    env_->engine.Ask(SetShareArgs{*of, *change}, std::move(done));
   }
   return call.get();
 }
 
 Reactor* AdminService::Pin(Context* context, const pb::PinRequest* request,
                            pb::PinResponse* response) {
-  const absl::Duration deadline =
+  PinArgs args;
+  args.deadline =
       std::min(DeadlineFromProto(request->deadline_ms()), TimeLeft(*context));
-  return OnCopies<pb::PinResponse>(
-      env_, context, "pin", request->copies(), TierNeeded::kYes, response,
-      [deadline](EngineApi& engine, CopySelector which, Done<CopyTotals> done) {
-        engine.Pin(std::move(which), deadline, std::move(done));
-      });
+  return OnCopies(env_, context, "pin", request->copies(), TierNeeded::kYes,
+                  response, std::move(args));
 }
 
 Reactor* AdminService::Unpin(Context* context, const pb::UnpinRequest* request,
                              pb::UnpinResponse* response) {
-  return OnCopies<pb::UnpinResponse>(
-      env_, context, "unpin", request->copies(), TierNeeded::kYes, response,
-      [](EngineApi& engine, CopySelector which, Done<CopyTotals> done) {
-        engine.Unpin(std::move(which), std::move(done));
-      });
+  return OnCopies(env_, context, "unpin", request->copies(), TierNeeded::kYes,
+                  response, UnpinArgs());
 }
 
 Reactor* AdminService::Evict(Context* context, const pb::EvictRequest* request,
                              pb::EvictResponse* response) {
-  return OnCopies<pb::EvictResponse>(
-      env_, context, request->forget() ? "forget" : "evict", request->copies(),
-      TierNeeded::kNo, response,
-      [forget = request->forget()](EngineApi& engine, CopySelector which,
-                                   Done<CopyTotals> done) {
-        engine.Evict(std::move(which), forget, std::move(done));
-      });
+  EvictArgs args;
+  args.forget = request->forget();
+  return OnCopies(env_, context, args.forget ? "forget" : "evict",
+                  request->copies(), TierNeeded::kNo, response,
+                  std::move(args));
 }
 
 grpc::ServerWriteReactor<pb::LoadProgress>* AdminService::Load(

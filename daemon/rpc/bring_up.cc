@@ -20,13 +20,15 @@ struct OnItsWay {
 using OnItsWayPtr = std::shared_ptr<OnItsWay>;
 
 void Load(OnItsWayPtr self, ModelPtr model) {
-  self->engine.Load(
-      model->id, self->to,
-      [self](const LoadProgress& progress) { self->progress(progress); },
-      [self, model](absl::StatusOr<LoadProgress> last) mutable {
-        if (!last.ok()) return self->done(last.status());
-        self->done(BroughtUp{std::move(model), *last});
-      });
+  LoadArgs load;
+  load.model = model->id;
+  load.to = self->to;
+  load.progress = [self](const LoadProgress& at) { self->progress(at); };
+  self->engine.Ask(std::move(load),
+                   [self, model](absl::StatusOr<LoadProgress> last) mutable {
+                     if (!last.ok()) return self->done(last.status());
+                     self->done(BroughtUp{std::move(model), *last});
+                   });
 }
 
 void Register(OnItsWayPtr self, RegisterModelArgs args) {
@@ -36,14 +38,13 @@ void Register(OnItsWayPtr self, RegisterModelArgs args) {
        args = std::move(args)](absl::StatusOr<CallSession> session) mutable {
         if (!session.ok()) return self->done(session.status());
         const SessionId id = session->id();
-        self->engine.RegisterModel(id, std::move(args),
-                                   [self, session = *std::move(session)](
-                                       absl::StatusOr<ModelPtr> model) mutable {
-                                     session.Close();
-                                     if (!model.ok())
-                                       return self->done(model.status());
-                                     Load(self, *std::move(model));
-                                   });
+        self->engine.Ask(id, std::move(args),
+                         [self, session = *std::move(session)](
+                             absl::StatusOr<ModelPtr> model) mutable {
+                           session.Close();
+                           if (!model.ok()) return self->done(model.status());
+                           Load(self, *std::move(model));
+                         });
       });
 }
 

@@ -31,9 +31,10 @@ class CountedCall final : public grpcx::Interceptor {
   const std::optional<User> user_;
 };
 
-class Factory final : public grpcx::ServerInterceptorFactoryInterface {
+class CallCountsFactory final
+    : public grpcx::ServerInterceptorFactoryInterface {
  public:
-  Factory(std::shared_ptr<CallCounts> counts, FindPeer find_peer)
+  CallCountsFactory(std::shared_ptr<CallCounts> counts, FindPeer find_peer)
       : counts_(std::move(counts)), find_peer_(std::move(find_peer)) {}
 
   grpcx::Interceptor* CreateServerInterceptor(
@@ -81,7 +82,8 @@ absl::Status CallCounts::Check(const User& user) const {
 
 std::unique_ptr<grpcx::ServerInterceptorFactoryInterface> CountCalls(
     std::shared_ptr<CallCounts> counts, FindPeer find_peer) {
-  return std::make_unique<Factory>(std::move(counts), std::move(find_peer));
+  return std::make_unique<CallCountsFactory>(std::move(counts),
+                                             std::move(find_peer));
 }
 
 }  // namespace hoistd

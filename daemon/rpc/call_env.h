@@ -13,14 +13,14 @@
 #include "absl/time/time.h"
 #include "daemon/core/requests.h"
 #include "daemon/engine/engine_api.h"
-#include "daemon/errand/errands.h"
+#include "daemon/io_helper/io_helpers.h"
 #include "daemon/rpc/audit.h"
 #include "daemon/rpc/call_counts.h"
 #include "daemon/rpc/model_path.h"
 #include "daemon/rpc/node_control.h"
 #include "daemon/rpc/open_path.h"
 #include "daemon/rpc/work_queue.h"
-#include "daemon/terms/finding.h"
+#include "daemon/types/finding.h"
 #include "grpcpp/server_context.h"
 
 namespace hoistd {
@@ -31,9 +31,9 @@ namespace hoistd {
 struct CallEnv {
   explicit CallEnv(EngineApi& the_engine) : engine(the_engine) {}
 
-  EngineApi& engine;           // Outlives its callbacks.
-  Errands* errands = nullptr;  // As RpcOptions says.
-  WorkQueue queue{2};
+  EngineApi& engine;                // Outlives its callbacks.
+  IoHelpers* io_helpers = nullptr;  // As RpcOptions says.
+  WorkQueue queue;                  // RpcServer starts it.
   // Whose connection it is; Connections::Find.
   FindPeer find_peer;
   std::shared_ptr<CallCounts> calls;  // nullptr: they are not counted.
@@ -44,7 +44,7 @@ struct CallEnv {
   uint64_t max_publish_bytes = 0;             // Of all Publish calls at once.
   std::atomic<uint64_t> publishing_bytes{0};  // Of those being received.
 
-  PathEnv paths() { return {model_roots.Get(), errands, &queue}; }
+  PathEnv paths() { return {model_roots.Get(), io_helpers, &queue}; }
 
   // ResourceExhausted: the user has too many calls in flight.
   absl::StatusOr<Peer> PeerOf(const grpc::ServerContextBase& call) const;

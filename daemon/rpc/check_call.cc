@@ -15,18 +15,17 @@ std::shared_ptr<CheckCall> CheckCall::Start(std::shared_ptr<CallEnv> env,
     self->End(act.status());
     return self;
   }
-  CheckWish wish;
-  wish.asker = act->who();
-  wish.model = std::move(model);
-  wish.repair = repair;
-  env->engine.Check(
-      std::move(wish),
-      [self](const CheckProgress& progress) { self->Report(progress); },
-      [self, act = *std::move(act)](absl::StatusOr<CheckProgress> done) {
-        act.Ended(done);
-        if (done.ok()) self->Report(*done);
-        self->End(done.status());
-      });
+  CheckArgs args;
+  args.asker = act->who();
+  args.model = std::move(model);
+  args.repair = repair;
+  args.progress = [self](const CheckProgress& at) { self->Report(at); };
+  env->engine.Ask(std::move(args), [self, act = *std::move(act)](
+                                       absl::StatusOr<CheckProgress> done) {
+    act.Ended(done);
+    if (done.ok()) self->Report(*done);
+    self->End(done.status());
+  });
   return self;
 }
 

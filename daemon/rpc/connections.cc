@@ -16,8 +16,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "daemon/base/start_thread.h"
 #include "daemon/base/status.h"
-#include "daemon/session/peer_process.h"
+#include "daemon/socket/peer_process.h"
 
 namespace hoistd {
 namespace {
@@ -93,9 +94,10 @@ absl::Status Connections::Prepare() {
   return absl::OkStatus();
 }
 
-void Connections::Start(HandOver hand_over) {
+absl::Status Connections::Start(HandOver hand_over) {
   hand_over_ = std::move(hand_over);
-  thread_ = std::thread([this] { Run(); });
+  HOIST_ASSIGN_OR_RETURN(thread_, StartThread([this] { Run(); }));
+  return absl::OkStatus();
 }
 
 Connections::~Connections() { Stop(); }

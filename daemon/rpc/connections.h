@@ -17,8 +17,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "daemon/core/requests.h"
-#include "daemon/session/acceptor.h"
-#include "daemon/session/listening_socket.h"
+#include "daemon/socket/acceptor.h"
+#include "daemon/socket/listening_socket.h"
 #include "hoist/shared/unique_fd.h"
 
 namespace hoistd {
@@ -55,7 +55,7 @@ class Connections {
   ~Connections();  // Stop()s.
 
   // Accepts from now on. Once.
-  void Start(HandOver hand_over);
+  absl::Status Start(HandOver hand_over);
 
   // Whose call it is, by grpc::ServerContext::peer(). Unavailable: of none of
   // our connections, or of one that has gone.

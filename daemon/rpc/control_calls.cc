@@ -42,8 +42,9 @@ Reactor* AskControl(const std::shared_ptr<CallEnv>& env,
 
 // What an admin may know, put together on a work thread.
 template <typename Response, typename Fill>
-Reactor* Tell(const std::shared_ptr<CallEnv>& env, const Context& context,
-              bool knows, Response* response, Fill fill) {
+Reactor* FinishControl(const std::shared_ptr<CallEnv>& env,
+                       const Context& context, bool knows, Response* response,
+                       Fill fill) {
   auto call = UnaryCall<Response>::Start(response);
   absl::Status allowed = env->AdminOf(context).status();
   if (allowed.ok() && !knows) {
@@ -96,36 +97,36 @@ Reactor* AdminService::SetLogLevel(Context* context,
 
 Reactor* AdminService::GetConfig(Context* context, const pb::GetConfigRequest*,
                                  pb::GetConfigResponse* response) {
-  return Tell(env_, *context, env_->control != nullptr, response,
-              [](CallEnv& env, pb::GetConfigResponse* out) {
-                for (Setting& one : env.control->Settings()) {
-                  pb::ConfigSetting& setting = *out->add_settings();
-                  setting.set_key(std::move(one.key));
-                  setting.set_value(std::move(one.value));
-                  setting.set_source(std::move(one.source));
-                  setting.set_comes_to(std::move(one.comes_to));
-                  setting.set_pending(std::move(one.pending));
-                }
-              });
+  return FinishControl(env_, *context, env_->control != nullptr, response,
+                       [](CallEnv& env, pb::GetConfigResponse* out) {
+                         for (Setting& one : env.control->Settings()) {
+                           pb::ConfigSetting& setting = *out->add_settings();
+                           setting.set_key(std::move(one.key));
+                           setting.set_value(std::move(one.value));
+                           setting.set_source(std::move(one.source));
+                           setting.set_comes_to(std::move(one.comes_to));
+                           setting.set_pending(std::move(one.pending));
+                         }
+                       });
 }
 
 Reactor* AdminService::Examine(Context* context, const pb::ExamineRequest*,
                                pb::ExamineResponse* response) {
-  return Tell(env_, *context, env_->examine != nullptr, response,
-              [](CallEnv& env, pb::ExamineResponse* out) {
-                for (Finding& one : env.examine()) {
-                  pb::Finding& finding = *out->add_findings();
-                  finding.set_what(std::move(one.what));
-                  finding.set_state(one.state == Finding::State::kGood
-                                        ? pb::Finding::STATE_GOOD
-                                        : pb::Finding::STATE_DEGRADED);
-                  finding.set_found(std::move(one.found));
-                  finding.set_cure(std::move(one.cure));
-                }
-                for (std::string& root : env.model_roots.Get()) {
-                  out->add_model_roots(std::move(root));
-                }
-              });
+  return FinishControl(env_, *context, env_->examine != nullptr, response,
+                       [](CallEnv& env, pb::ExamineResponse* out) {
+                         for (Finding& one : env.examine()) {
+                           pb::Finding& finding = *out->add_findings();
+                           finding.set_what(std::move(one.what));
+                           finding.set_state(one.state == Finding::State::kGood
+                                                 ? pb::Finding::STATE_GOOD
+                                                 : pb::Finding::STATE_DEGRADED);
+                           finding.set_found(std::move(one.found));
+                           finding.set_cure(std::move(one.cure));
+                         }
+                         for (std::string& root : env.model_roots.Get()) {
+                           out->add_model_roots(std::move(root));
+                         }
+                       });
 }
 
 }  // namespace hoistd

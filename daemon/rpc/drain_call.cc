@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "daemon/base/clock.h"
 #include "daemon/convert/types_convert.h"
 
 namespace hoistd {
@@ -33,7 +33,9 @@ absl::Status StillHeld(const pb::DrainProgress& progress) {
 }  // namespace
 
 DrainCall::DrainCall(std::shared_ptr<CallEnv> env, DrainWish wish)
-    : env_(std::move(env)), wish_(wish), until_(absl::Now() + wish.deadline) {}
+    : env_(std::move(env)),
+      wish_(wish),
+      until_(MonotonicClock().Now() + wish.deadline) {}
 
 std::shared_ptr<DrainCall> DrainCall::Start(std::shared_ptr<CallEnv> env,
                                             absl::StatusOr<AdminAct> act,
@@ -44,17 +46,18 @@ std::shared_ptr<DrainCall> DrainCall::Start(std::shared_ptr<CallEnv> env,
     self->End(act.status());
     return self;
   }
-  self->env_->engine.SetDraining(
-      !wish.resume, [self, act = *std::move(act)](absl::Status status) {
-        act.Ended(status);
-        if (!status.ok()) return self->End(status);
-        Look(self);
-      });
+  self->env_->engine.Ask(SetDrainingArgs{!wish.resume},
+                         [self, act = *std::move(act)](absl::Status status) {
+                           act.Ended(status);
+                           if (!status.ok()) return self->End(status);
+                           Look(self);
+                         });
   return self;
 }
 
 void DrainCall::Look(std::shared_ptr<DrainCall> self) {
-  self->env_->engine.Snapshot([self](absl::StatusOr<NodeSnapshot> snapshot) {
+  EngineApi& engine = self->env_->engine;
+  engine.Ask(SnapshotArgs{}, [self](absl::StatusOr<NodeSnapshot> snapshot) {
     if (!snapshot.ok()) return self->End(snapshot.status());
     Saw(self, *snapshot);
   });
@@ -84,7 +87,9 @@ void DrainCall::Saw(std::shared_ptr<DrainCall> self,
     self->latest_ = progress;
   }
   if (leases == 0 || self->wish_.resume) return self->End(absl::OkStatus());
-  if (absl::Now() >= self->until_) return self->End(StillHeld(progress));
+  if (MonotonicClock().Now() >= self->until_) {
+    return self->End(StillHeld(progress));
+  }
   self->Wake();
   LookLater(std::move(self));
 }

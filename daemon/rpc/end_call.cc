@@ -47,8 +47,8 @@ grpc::ServerUnaryReactor* StartEndCall(CallEnv& env,
         act.Ended(late);
         call->Fail(late);
       });
-  env.engine.EndSession(
-      peer, session,
+  env.engine.Ask(
+      EndSessionArgs{peer, session},
       Audited<SessionSnapshot>(
           *std::move(act), [call, alarm](absl::StatusOr<SessionSnapshot> was) {
             alarm->Cancel();

@@ -5,7 +5,7 @@
 #include "absl/time/time.h"
 #include "daemon/rpc/audit.h"
 #include "daemon/rpc/call_env.h"
-#include "daemon/terms/ids.h"
+#include "daemon/types/ids.h"
 #include "grpcpp/support/server_callback.h"
 #include "hoist/v1/admin.pb.h"
 

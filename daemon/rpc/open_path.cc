@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/status.h"
-#include "daemon/errand/errand.h"
-#include "daemon/errand/parked_file.h"
+#include "daemon/io_helper/helper_call.h"
+#include "daemon/io_helper/parked_file.h"
 
 namespace hoistd {
 namespace {
@@ -27,7 +27,7 @@ bool UnpackText(std::string_view& from, std::string& text) {
   return true;
 }
 
-// ---- In the errand's process.
+// ---- In the helper's process.
 
 absl::Status TellFile(int line, What what, const OpenFile& file) {
   std::string body;
@@ -72,7 +72,7 @@ void OpenFiles(hoist::Packet request, int line) {
 
 // ---- In hoistd.
 
-absl::StatusOr<ModelFiles> OpenByErrand(ErrandRun& run,
+absl::StatusOr<ModelFiles> OpenByHelper(IoHelper& run,
                                         const std::vector<std::string>& roots,
                                         const std::string& path) {
   std::string request;
@@ -87,7 +87,7 @@ absl::StatusOr<ModelFiles> OpenByErrand(ErrandRun& run,
     std::string_view body = answer->body;
     What what = What::kEnd;
     if (!Unpack(body, what) || (what != What::kEnd && answer->fds.empty())) {
-      return absl::InternalError("the errand's answer is malformed");
+      return absl::InternalError("the helper's answer is malformed");
     }
     if (what == What::kEnd) {
       files.name = std::string(body);
@@ -107,19 +107,19 @@ absl::StatusOr<ModelFiles> OpenByErrand(ErrandRun& run,
 }  // namespace
 
 void OpenPath(PathEnv env, User user, std::string path, Done<ModelFiles> done) {
-  if (env.errands == nullptr) {
+  if (env.io_helpers == nullptr) {
     env.queue->Post([roots = std::move(env.roots), path = std::move(path),
                      done = std::move(done)]() mutable {
       done(OpenModelPath(roots, path));
     });
     return;
   }
-  env.errands->Post(
-      user, ErrandKind::kOpen,
+  env.io_helpers->Post(
+      user, HelperCallKind::kOpen,
       [roots = std::move(env.roots), path = std::move(path),
-       done = std::move(done)](absl::StatusOr<ErrandRun*> run) mutable {
+       done = std::move(done)](absl::StatusOr<IoHelper*> run) mutable {
         if (!run.ok()) return done(run.status());
-        done(OpenByErrand(**run, roots, path));
+        done(OpenByHelper(**run, roots, path));
       });
 }
 

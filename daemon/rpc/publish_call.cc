@@ -130,7 +130,7 @@ absl::Status PublishCall::Complete() {
                     const SessionId id = session->id();
                     EngineApi& engine = self->env_->engine;
                     PublishArgs args = *std::move(self->args_);
-                    engine.Publish(
+                    engine.Ask(
                         id, std::move(args),
                         [self = std::move(self), session = *std::move(session)](
                             absl::StatusOr<ModelPtr> model) mutable {

@@ -64,9 +64,11 @@ class LoggedCall final : public grpcx::Interceptor {
   grpcx::ServerRpcInfo* const call_;  // gRPC's; it outlives this.
 };
 
-class Factory final : public grpcx::ServerInterceptorFactoryInterface {
+class RefusalLogFactory final
+    : public grpcx::ServerInterceptorFactoryInterface {
  public:
-  explicit Factory(FindPeer find_peer) : find_peer_(std::move(find_peer)) {}
+  explicit RefusalLogFactory(FindPeer find_peer)
+      : find_peer_(std::move(find_peer)) {}
 
   grpcx::Interceptor* CreateServerInterceptor(
       grpcx::ServerRpcInfo* info) override {
@@ -82,7 +84,7 @@ class Factory final : public grpcx::ServerInterceptorFactoryInterface {
 
 std::unique_ptr<grpcx::ServerInterceptorFactoryInterface> LogRefusals(
     FindPeer find_peer) {
-  return std::make_unique<Factory>(std::move(find_peer));
+  return std::make_unique<RefusalLogFactory>(std::move(find_peer));
 }
 
 }  // namespace hoistd

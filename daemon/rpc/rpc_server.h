@@ -13,11 +13,11 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "daemon/engine/engine_api.h"
-#include "daemon/errand/errands.h"
+#include "daemon/io_helper/io_helpers.h"
 #include "daemon/rpc/connections.h"
 #include "daemon/rpc/node_control.h"
-#include "daemon/session/listening_socket.h"
-#include "daemon/terms/finding.h"
+#include "daemon/socket/listening_socket.h"
+#include "daemon/types/finding.h"
 
 namespace hoistd {
 
@@ -30,7 +30,7 @@ struct RpcOptions {
   std::vector<std::string> model_roots;
   // Open paths below the roots; until Shutdown. nullptr: the work threads do,
   // and wait for what hangs.
-  Errands* errands = nullptr;
+  IoHelpers* io_helpers = nullptr;
   // Who is asked for a reload and the like; nullptr: nobody, and such calls are
   // Unimplemented. Outlives the server.
   NodeControl* control = nullptr;

@@ -62,12 +62,11 @@ void StageCall::Opened(std::shared_ptr<StageCall> self, CallSession session) {
     if (!self->gone()) std::swap(self->session_, session);
   }
   if (session.open()) return;  // The caller has gone; it is closed here.
-  self->env_->engine.DescribeModel(id, self->wish_.model,
-                                   [self, id](absl::StatusOr<ModelPtr> model) {
-                                     if (!model.ok())
-                                       return self->End(model.status());
-                                     Described(self, id, *std::move(model));
-                                   });
+  self->env_->engine.Ask(id, DescribeModelArgs{self->wish_.model},
+                         [self, id](absl::StatusOr<ModelPtr> model) {
+                           if (!model.ok()) return self->End(model.status());
+                           Described(self, id, *std::move(model));
+                         });
 }
 
 void StageCall::Described(std::shared_ptr<StageCall> self, SessionId session,
@@ -84,17 +83,14 @@ void StageCall::Described(std::shared_ptr<StageCall> self, SessionId session,
   args.key = {model->id, *index};
   args.device = self->wish_.device;
   args.deadline = self->wish_.deadline;
+  EngineApi& engine = self->env_->engine;
+  args.shared = NeedsIpc(engine, args.device);
   auto done = [self, group = std::move(group),
                index = *index](absl::StatusOr<LeaseGrant> grant) mutable {
     if (!grant.ok()) return self->End(grant.status());
     Granted(std::move(self), *std::move(grant), std::move(group), index);
   };
-  EngineApi& engine = self->env_->engine;
-  if (NeedsIpc(engine, args.device)) {
-    engine.StageShared(session, args, std::move(done));
-  } else {
-    engine.Stage(session, args, std::move(done));
-  }
+  engine.Ask(session, args, std::move(done));
 }
 
 void StageCall::Granted(std::shared_ptr<StageCall> self, LeaseGrant grant,

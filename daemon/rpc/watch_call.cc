@@ -16,8 +16,8 @@ std::shared_ptr<WatchCall> WatchCall::Start(std::shared_ptr<CallEnv> env,
     self->End(allowed);
     return self;
   }
-  self->env_->engine.Subscribe(
-      [self](const NodeEvent& event) { self->Push(event); },
+  self->env_->engine.Ask(
+      SubscribeArgs{[self](const NodeEvent& event) { self->Push(event); }},
       [self](absl::StatusOr<uint64_t> id) {
         if (!id.ok()) return self->End(id.status());
         self->Subscribed(*id);
@@ -31,7 +31,7 @@ void WatchCall::Subscribed(uint64_t id) {
     subscription_ = id;
     if (!gone()) return;
   }
-  env_->engine.Unsubscribe(id, [](absl::Status) {});
+  env_->engine.Ask(UnsubscribeArgs{id}, [](absl::Status) {});
 }
 
 void WatchCall::OnGone() {
@@ -40,8 +40,9 @@ void WatchCall::OnGone() {
     absl::MutexLock lock(&mu_);
     id = subscription_;
   }
-  // Else the subscription is still on its way, and Subscribed ends it.
-  if (id.has_value()) env_->engine.Unsubscribe(*id, [](absl::Status) {});
+  // The subscription is still on its way, and Subscribed ends it.
+  if (!id.has_value()) return;
+  env_->engine.Ask(UnsubscribeArgs{*id}, [](absl::Status) {});
 }
 
 void WatchCall::Push(const NodeEvent& event) {

@@ -2,7 +2,17 @@
 
 #include <utility>
 
+#include "daemon/base/status.h"
+
 namespace hoistd {
+
+absl::Status WorkQueue::Start(int threads) {
+  HOIST_ASSIGN_OR_RETURN(std::unique_ptr<Executor> made,
+                         TrueThreads().MakeExecutor(threads));
+  absl::MutexLock lock(&mu_);
+  threads_ = std::move(made);
+  return absl::OkStatus();
+}
 
 void WorkQueue::Post(Work work) {
   {

@@ -6,7 +6,6 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/synchronization/mutex.h"
-#include "daemon/base/task_threads.h"
 #include "daemon/base/threads.h"
 
 namespace hoistd {
@@ -21,18 +20,20 @@ class WorkQueue {
  public:
   using Work = absl::AnyInvocable<void()>;
 
-  explicit WorkQueue(int threads)
-      : threads_(std::make_unique<TaskThreads>(threads)) {}
+  WorkQueue() = default;
   ~WorkQueue() { Stop(); }
 
-  // After Stop: runs `work` here and now.
+  // Once. StartThread's errors.
+  absl::Status Start(int threads) ABSL_LOCKS_EXCLUDED(mu_);
+  // Before Start and after Stop: runs `work` here and now.
   void Post(Work work) ABSL_LOCKS_EXCLUDED(mu_);
   // Runs what was posted and joins the threads. Once.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   absl::Mutex mu_;
-  std::unique_ptr<Executor> threads_ ABSL_GUARDED_BY(mu_);  // Until Stop.
+  // From Start to Stop.
+  std::unique_ptr<Executor> threads_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace hoistd

@@ -45,8 +45,8 @@ void Describe(std::shared_ptr<CallEnv> env, Peer peer, std::string name,
        call = std::move(call)](absl::StatusOr<CallSession> session) mutable {
         if (!session.ok()) return call->Fail(session.status());
         const SessionId id = session->id();
-        engine.DescribeModel(
-            id, std::move(name),
+        engine.Ask(
+            id, DescribeModelArgs{std::move(name)},
             ReplyModel(std::move(env), std::move(call), *std::move(session)));
       });
 }
@@ -60,7 +60,7 @@ void Register(std::shared_ptr<CallEnv> env, Peer peer, RegisterModelArgs args,
        call = std::move(call)](absl::StatusOr<CallSession> session) mutable {
         if (!session.ok()) return call->Fail(session.status());
         const SessionId id = session->id();
-        engine.RegisterModel(
+        engine.Ask(
             id, std::move(args),
             ReplyModel(std::move(env), std::move(call), *std::move(session)));
       });
@@ -131,22 +131,22 @@ using PrefetchReply = std::shared_ptr<UnaryCall<pb::WorkerPrefetchResponse>>;
 void PrefetchIn(EngineApi& engine, CallSession session, PrefetchWish wish,
                 PrefetchReply call) {
   const SessionId id = session.id();
-  std::string name = wish.model;
-  engine.DescribeModel(
-      id, std::move(name),
-      [&engine, id, session = std::move(session), wish = std::move(wish),
-       call = std::move(call)](absl::StatusOr<ModelPtr> model) mutable {
-        if (!model.ok()) return call->Fail(model.status());
-        absl::StatusOr<PrefetchArgs> args = Resolve(**model, wish);
-        if (!args.ok()) return call->Fail(args.status());
-        engine.Prefetch(id, *std::move(args),
-                        [session = std::move(session),
-                         call = std::move(call)](absl::Status status) mutable {
-                          session.Close();
-                          if (!status.ok()) return call->Fail(status);
-                          call->Reply(pb::WorkerPrefetchResponse());
-                        });
-      });
+  DescribeModelArgs describe = {wish.model};
+  engine.Ask(id, std::move(describe),
+             [&engine, id, session = std::move(session), wish = std::move(wish),
+              call = std::move(call)](absl::StatusOr<ModelPtr> model) mutable {
+               if (!model.ok()) return call->Fail(model.status());
+               absl::StatusOr<PrefetchArgs> args = Resolve(**model, wish);
+               if (!args.ok()) return call->Fail(args.status());
+               engine.Ask(
+                   id, *std::move(args),
+                   [session = std::move(session),
+                    call = std::move(call)](absl::Status status) mutable {
+                     session.Close();
+                     if (!status.ok()) return call->Fail(status);
+                     call->Reply(pb::WorkerPrefetchResponse());
+                   });
+             });
 }
 
 absl::StatusOr<StageWish> WishFromProto(const pb::WorkerStageRequest& request,

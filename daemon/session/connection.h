@@ -11,8 +11,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "daemon/session/peer_process.h"
 #include "daemon/session/reply.h"
+#include "daemon/socket/peer_process.h"
 #include "hoist/shared/packet_socket.h"
 
 namespace hoistd {

@@ -2,10 +2,17 @@
 
 #include <utility>
 
+#include "daemon/base/start_thread.h"
+#include "daemon/base/status.h"
+
 namespace hoistd {
 
-FairWorkers::FairWorkers(int threads) {
-  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Run(); });
+absl::Status FairWorkers::Start(int threads) {
+  for (int i = 0; i < threads; ++i) {
+    HOIST_ASSIGN_OR_RETURN(threads_.emplace_back(),
+                           StartThread([this] { Run(); }));
+  }
+  return absl::OkStatus();
 }
 
 FairWorkers::~FairWorkers() { Stop(); }

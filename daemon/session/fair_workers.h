@@ -8,8 +8,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
-#include "daemon/terms/ids.h"
+#include "daemon/types/ids.h"
 
 namespace hoistd {
 
@@ -23,9 +24,11 @@ class FairWorkers {
  public:
   using Work = absl::AnyInvocable<void()>;
 
-  explicit FairWorkers(int threads);
+  FairWorkers() = default;
   ~FairWorkers();  // Stop()s.
 
+  // Once. StartThread's errors: there are fewer, or none.
+  absl::Status Start(int threads);
   void Post(User uid, Work work) ABSL_LOCKS_EXCLUDED(mu_);
   // Waits for what has begun, and drops the rest and what comes later. Once, or
   // again from the same thread.

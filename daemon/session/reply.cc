@@ -55,18 +55,98 @@ absl::StatusOr<std::vector<hoist::UniqueFd>> OwnSlabs(
   return fds;
 }
 
+using Fds = std::vector<hoist::UniqueFd>;
+
+// Each writes a reply's body, and returns the descriptors that go with it.
+Fds Write(std::monostate, pb::DaemonMessage&) { return {}; }
+
+Fds Write(const ModelPtr& model, pb::DaemonMessage& message) {
+  ModelToProto(*model, message.mutable_model());
+  return {};
+}
+
+Fds Write(Owned<LeaseGrant>& lease, pb::DaemonMessage& message) {
+  std::vector<int> borrowed;
+  LeaseToProto(lease.grant, message.mutable_lease(), &borrowed);
+  // Both walk the slabs in order, so the indexes agree.
+  HOIST_CHECK(borrowed.size() == lease.fds.size());
+  return std::move(lease.fds);
+}
+
+Fds Write(Owned<ArenaGrant>& arena, pb::DaemonMessage& message) {
+  std::vector<int> borrowed;
+  ArenaToProto(arena.grant, message.mutable_arena(), &borrowed);
+  HOIST_CHECK(borrowed.size() == arena.fds.size());
+  return std::move(arena.fds);
+}
+
+Fds Write(Owned<PlanGrant>& owned, pb::DaemonMessage& message) {
+  std::vector<int> borrowed;
+  pb::Plan* plan = message.mutable_plan();
+  PlanToProto(owned.grant, plan, &borrowed);
+  const bool streams = !owned.grant.lane_order.empty();
+  HOIST_CHECK(borrowed.size() + (streams ? 2 : 0) == owned.fds.size());
+  if (streams) {
+    plan->set_lane_fd_index(static_cast<uint32_t>(borrowed.size()));
+    plan->set_wake_fd_index(static_cast<uint32_t>(borrowed.size()) + 1);
+  }
+  return std::move(owned.fds);
+}
+
+Fds Write(OpenedPermit& opened, pb::DaemonMessage& message) {
+  pb::CopyPermit* permit = message.mutable_permit();
+  permit->set_id(opened.id.number());
+  permit->set_memory_fd_index(0);
+  permit->set_wake_fd_index(1);
+  Fds fds;
+  fds.push_back(std::move(opened.memory));
+  fds.push_back(std::move(opened.wake));
+  return fds;
+}
+
+Fds Write(const Resumed& lost, pb::DaemonMessage& message) {
+  pb::ResumeReply* resumed = message.mutable_resume();
+  for (const LeaseId id : lost.lost_leases) {
+    resumed->add_lost_lease_ids(id.number());
+  }
+  for (const PlanId id : lost.lost_plans) {
+    resumed->add_lost_plan_ids(id.number());
+  }
+  for (const ArenaId id : lost.lost_arenas) {
+    resumed->add_lost_arena_ids(id.number());
+  }
+  return {};
+}
+
+Fds Write(const std::vector<GroupHeat>& known, pb::DaemonMessage& message) {
+  pb::Heat* heat = message.mutable_heat();
+  for (const GroupHeat& one : known) {
+    heat->add_groups(one.group.number());
+    heat->add_heat(one.heat);
+  }
+  return {};
+}
+
+Fds Write(const SlabAsk& asked, pb::DaemonMessage& message) {
+  pb::CloseSlabs* ask = message.mutable_close_slabs();
+  ask->set_device(asked.device.number());
+  ask->set_number(asked.number);
+  for (const SlabId id : asked.slabs) ask->add_slab_ids(id.number());
+  return {};
+}
+
 }  // namespace
 
-absl::StatusOr<OwnedGrant> OwnGrant(LeaseGrant grant) {
-  OwnedGrant owned;
+absl::StatusOr<Owned<LeaseGrant>> Own(LeaseGrant grant) {
+  Owned<LeaseGrant> owned;
   HOIST_ASSIGN_OR_RETURN(
       owned.fds, OwnSlabs("the image", kMaxSlabFdsPerLease, grant.new_slabs));
   owned.grant = std::move(grant);
   return owned;
 }
 
-absl::StatusOr<OwnedPlan> OwnPlan(OpenedPlan opened) {
-  OwnedPlan owned;
+absl::StatusOr<Owned<PlanGrant>> Own(OpenedPlan opened) {
+  Owned<PlanGrant> owned;
   HOIST_ASSIGN_OR_RETURN(
       owned.fds,
       OwnSlabs("the ring", kMaxSlabFdsPerLease - 2, opened.grant.new_slabs));
@@ -77,8 +157,8 @@ absl::StatusOr<OwnedPlan> OwnPlan(OpenedPlan opened) {
   return owned;
 }
 
-absl::StatusOr<OwnedArena> OwnArena(ArenaGrant grant) {
-  OwnedArena owned;
+absl::StatusOr<Owned<ArenaGrant>> Own(ArenaGrant grant) {
+  Owned<ArenaGrant> owned;
   HOIST_ASSIGN_OR_RETURN(
       owned.fds, OwnSlabs("the arena", kMaxSlabFdsPerLease, grant.slabs));
   owned.grant = std::move(grant);
@@ -125,63 +205,9 @@ Outbound EncodeReply(Reply reply) {
   }
   pb::DaemonMessage message;
   message.set_request_id(reply.ticket.request_id);
-  if (reply.ask != nullptr) {
-    pb::CloseSlabs* ask = message.mutable_close_slabs();
-    ask->set_device(reply.ask->device.number());
-    ask->set_number(reply.ask->number);
-    for (const SlabId id : reply.ask->slabs) ask->add_slab_ids(id.number());
-  } else if (reply.resumed != nullptr) {
-    pb::ResumeReply* resumed = message.mutable_resume();
-    for (const LeaseId id : reply.resumed->lost_leases) {
-      resumed->add_lost_lease_ids(id.number());
-    }
-    for (const PlanId id : reply.resumed->lost_plans) {
-      resumed->add_lost_plan_ids(id.number());
-    }
-    for (const ArenaId id : reply.resumed->lost_arenas) {
-      resumed->add_lost_arena_ids(id.number());
-    }
-  } else if (reply.heat != nullptr) {
-    pb::Heat* heat = message.mutable_heat();
-    for (const GroupHeat& one : *reply.heat) {
-      heat->add_groups(one.group.number());
-      heat->add_heat(one.heat);
-    }
-  } else if (reply.copier != nullptr) {
-    pb::Copier* copier = message.mutable_copier();
-    copier->set_id(reply.copier->id.number());
-    copier->set_memory_fd_index(0);
-    copier->set_wake_fd_index(1);
-    std::vector<hoist::UniqueFd> fds;
-    fds.push_back(std::move(reply.copier->memory));
-    fds.push_back(std::move(reply.copier->wake));
-    return Pack(message, std::move(fds));
-  } else if (reply.model != nullptr) {
-    ModelToProto(*reply.model, message.mutable_model());
-  } else if (reply.lease != nullptr) {
-    std::vector<int> borrowed;
-    LeaseToProto(reply.lease->grant, message.mutable_lease(), &borrowed);
-    // Both walk the slabs in order, so the indexes agree.
-    HOIST_CHECK(borrowed.size() == reply.lease->fds.size());
-    return Pack(message, std::move(reply.lease->fds));
-  } else if (reply.arena != nullptr) {
-    std::vector<int> borrowed;
-    ArenaToProto(reply.arena->grant, message.mutable_arena(), &borrowed);
-    HOIST_CHECK(borrowed.size() == reply.arena->fds.size());
-    return Pack(message, std::move(reply.arena->fds));
-  } else if (reply.plan != nullptr) {
-    std::vector<int> borrowed;
-    pb::Plan* plan = message.mutable_plan();
-    PlanToProto(reply.plan->grant, plan, &borrowed);
-    const bool streams = !reply.plan->grant.lane_order.empty();
-    HOIST_CHECK(borrowed.size() + (streams ? 2 : 0) == reply.plan->fds.size());
-    if (streams) {
-      plan->set_lane_fd_index(static_cast<uint32_t>(borrowed.size()));
-      plan->set_wake_fd_index(static_cast<uint32_t>(borrowed.size()) + 1);
-    }
-    return Pack(message, std::move(reply.plan->fds));
-  }
-  return Pack(message);
+  Fds fds =
+      std::visit([&](auto& body) { return Write(body, message); }, reply.body);
+  return Pack(message, std::move(fds));
 }
 
 }  // namespace hoistd

@@ -8,13 +8,15 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "daemon/core/requests.h"
 #include "daemon/engine/engine_api.h"
-#include "daemon/terms/ids.h"
+#include "daemon/types/ids.h"
 #include "hoist/shared/packet_socket.h"
 #include "hoist/shared/unique_fd.h"
 #include "hoist/shared/wire.h"
@@ -35,30 +37,31 @@ struct Ticket {
   bool admitted = true;  // It counts as in flight until it is answered.
 };
 
-// A lease with slab descriptors of its own: the engine's are valid only while
-// the lease is held, and the session may end before the reply is sent.
-struct OwnedGrant {
-  LeaseGrant grant;  // Its slabs name descriptors of `fds`.
-  std::vector<hoist::UniqueFd> fds;
+// A grant whose slabs name descriptors of `fds`: the engine's are valid only
+// while the grant stands, and the session may end before the reply is sent.
+template <typename Grant>
+struct Owned {
+  Grant grant;
+  std::vector<hoist::UniqueFd>
+      fds;  // The slabs', then a plan's lane's, if any.
 };
 
-// Must run in the engine's callback. ResourceExhausted: more descriptors than
-// a packet carries, or than this process may have.
-absl::StatusOr<OwnedGrant> OwnGrant(LeaseGrant grant);
+// What Reply carries of the engine's result. Must run in the engine's callback.
+// ResourceExhausted: more descriptors than a packet carries, or than this
+// process may have.
+absl::StatusOr<Owned<LeaseGrant>> Own(LeaseGrant grant);
+absl::StatusOr<Owned<PlanGrant>> Own(OpenedPlan opened);
+absl::StatusOr<Owned<ArenaGrant>> Own(ArenaGrant grant);
+template <typename Result>
+absl::StatusOr<Result> Own(Result result) {
+  return result;
+}
 
-// A plan, likewise.
-struct OwnedPlan {
-  PlanGrant grant;                   // Its slabs name descriptors of `fds`.
-  std::vector<hoist::UniqueFd> fds;  // The slabs', then the lane's two, if any.
-};
-absl::StatusOr<OwnedPlan> OwnPlan(OpenedPlan opened);
-
-// An arena, likewise.
-struct OwnedArena {
-  ArenaGrant grant;  // Its slabs name descriptors of `fds`.
-  std::vector<hoist::UniqueFd> fds;
-};
-absl::StatusOr<OwnedArena> OwnArena(ArenaGrant grant);
+// What an OK carries; a SlabAsk answers nothing: hoistd asks.
+using ReplyBody =
+    std::variant<std::monostate, ModelPtr, Owned<LeaseGrant>, Owned<PlanGrant>,
+                 Owned<ArenaGrant>, OpenedPermit, Resumed,
+                 std::vector<GroupHeat>, SlabAsk>;
 
 // A message that was received elsewhere, for its descriptors' sake.
 struct TakenIn {
@@ -69,16 +72,8 @@ struct TakenIn {
 struct Reply {
   Ticket ticket;
   absl::Status status;
-  // What an OK carries: one of them, or none.
-  std::optional<SessionId> session;  // OpenSession.
-  ModelPtr model;
-  std::unique_ptr<OwnedGrant> lease;
-  std::unique_ptr<OwnedPlan> plan;
-  std::unique_ptr<OwnedArena> arena;
-  std::unique_ptr<OpenedCopier> copier;
-  std::unique_ptr<Resumed> resumed;
-  std::unique_ptr<std::vector<GroupHeat>> heat;
-  std::unique_ptr<SlabAsk> ask;  // Answers nothing: hoistd asks.
+  ReplyBody body;
+  std::optional<SessionId> session;  // OpenSession's OK has this instead.
   // Or nothing is answered, and this message is to be served.
   std::unique_ptr<TakenIn> taken_in;
   // The session cannot go on after it: client and engine would no longer agree
@@ -88,6 +83,24 @@ struct Reply {
   bool read_on = false;
   bool answers = true;  // False: only what `read_on` says.
 };
+
+// The reply to `ticket`, in the engine's callback; see Own.
+inline Reply ReplyOf(const Ticket& ticket, absl::Status status) {
+  Reply reply;
+  reply.ticket = ticket;
+  reply.status = std::move(status);
+  return reply;
+}
+template <typename Result>
+Reply ReplyOf(const Ticket& ticket, absl::StatusOr<Result> result) {
+  Reply reply = ReplyOf(ticket, result.status());
+  if (!result.ok()) return reply;
+  auto owned = Own(*std::move(result));
+  reply.status = owned.status();
+  reply.fatal = !owned.ok();
+  if (owned.ok()) reply.body = *std::move(owned);
+  return reply;
+}
 
 // One packet to a client.
 struct Outbound {

@@ -108,23 +108,8 @@ absl::Status CheckCount(absl::string_view what, int count, int limit) {
       absl::StrCat(count, " ", what, "; at most ", limit, " are allowed"));
 }
 
-}  // namespace
-
-absl::StatusOr<OpenSessionArgs> OpenSessionFromProto(
-    const hoist::v1::OpenSessionRequest& request, const Peer& peer) {
-  OpenSessionArgs args;
-  if (request.client_name().size() > kMaxClientNameBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("client_name has ", request.client_name().size(),
-                     " bytes; at most ", kMaxClientNameBytes, " are allowed"));
-  }
-  args.client_name = request.client_name();
-  args.peer = peer;
-  args.device_budget_bytes = request.device_budget_bytes();
-  args.closes_slabs = request.closes_slabs();
-  return args;
-}
-
+// The shards are open for reading. Whether they are regular files is not asked
+// here: fstat can block on a network file system.
 absl::StatusOr<RegisterModelArgs> RegisterModelFromProto(
     const hoist::v1::RegisterModelRequest& request,
     std::vector<hoist::UniqueFd> fds) {
@@ -154,6 +139,7 @@ absl::StatusOr<RegisterModelArgs> RegisterModelFromProto(
   return args;
 }
 
+// The image is a memfd that nobody can change any more, and holds the group.
 absl::StatusOr<PublishArgs> PublishFromProto(
     const hoist::v1::PublishRequest& request,
     std::vector<hoist::UniqueFd> fds) {
@@ -191,6 +177,8 @@ absl::StatusOr<StageArgs> StageFromProto(
   return args;
 }
 
+// The memfd's size can no longer change, and nobody has sealed it against our
+// writes. Whether its memory is allocated is looked at when it is written.
 absl::StatusOr<ReadImageArgs> ReadImageFromProto(
     const hoist::v1::ReadImageRequest& request,
     std::vector<hoist::UniqueFd> fds) {
@@ -216,24 +204,13 @@ absl::StatusOr<PrefetchArgs> PrefetchFromProto(
   return args;
 }
 
-absl::StatusOr<std::vector<LeaseId>> ReleaseFromProto(
+absl::StatusOr<ReleaseArgs> ReleaseFromProto(
     const hoist::v1::ReleaseRequest& request) {
   HOIST_RETURN_IF_ERROR(
       CheckCount("lease_ids", request.lease_ids_size(), kMaxLeasesPerRelease));
-  std::vector<LeaseId> leases;
-  leases.reserve(static_cast<size_t>(request.lease_ids_size()));
-  for (uint64_t id : request.lease_ids()) leases.emplace_back(id);
-  return leases;
-}
-
-ResumeArgs ResumeFromProto(const hoist::v1::ResumeRequest& request) {
-  ResumeArgs args;
-  for (const uint64_t id : request.lease_ids()) args.leases.emplace_back(id);
-  for (const uint64_t id : request.plan_ids()) args.plans.emplace_back(id);
-  for (const uint64_t id : request.arena_ids()) args.arenas.emplace_back(id);
-  for (const auto& slab : request.slabs()) {
-    args.slabs.push_back({DeviceIndex(slab.device()), SlabId(slab.slab_id())});
-  }
+  ReleaseArgs args;
+  args.leases.reserve(static_cast<size_t>(request.lease_ids_size()));
+  for (uint64_t id : request.lease_ids()) args.leases.emplace_back(id);
   return args;
 }
 
@@ -248,6 +225,7 @@ absl::StatusOr<SlabsClosedArgs> SlabsClosedFromProto(
   return closed;
 }
 
+// The group numbers are the engine's to judge.
 absl::StatusOr<SetPlanArgs> SetPlanFromProto(
     const hoist::v1::SetPlanRequest& request) {
   HOIST_RETURN_IF_ERROR(
@@ -266,28 +244,36 @@ absl::StatusOr<SetPlanArgs> SetPlanFromProto(
   return args;
 }
 
+// The size is the engine's to judge.
 ArenaArgs OpenArenaFromProto(const hoist::v1::OpenArenaRequest& request) {
   return {request.size_bytes(), DeadlineFromProto(request.deadline_ms())};
 }
 
-absl::StatusOr<OpenCopierArgs> OpenCopierFromProto(
-    const hoist::v1::OpenCopierRequest& request) {
-  OpenCopierArgs args;
+// Whether there is such a device is the engine's to judge.
+absl::StatusOr<OpenPermitArgs> OpenPermitFromProto(
+    const hoist::v1::OpenPermitRequest& request) {
+  OpenPermitArgs args;
   HOIST_ASSIGN_OR_RETURN(args.share, ShareFromProto(request.share()));
   args.device = DeviceIndex(request.device());
   return args;
 }
 
-absl::StatusOr<std::string> DescribeModelFromProto(
+absl::StatusOr<DescribeModelArgs> DescribeModelFromProto(
     const hoist::v1::DescribeModelRequest& request) {
-  return NameFromProto("name", request.name(), kMaxModelNameBytes);
+  DescribeModelArgs args;
+  HOIST_ASSIGN_OR_RETURN(
+      args.name, NameFromProto("name", request.name(), kMaxModelNameBytes));
+  return args;
 }
 
-absl::StatusOr<Content> FindContentFromProto(
+absl::StatusOr<FindContentArgs> FindContentFromProto(
     const hoist::v1::FindContentRequest& request) {
-  return ContentFromProto(request.content());
+  FindContentArgs args;
+  HOIST_ASSIGN_OR_RETURN(args.content, ContentFromProto(request.content()));
+  return args;
 }
 
+// InvalidArgument: not a number for each group, or one that is none.
 absl::StatusOr<HeatArgs> HeatFromProto(const hoist::v1::HeatRequest& request) {
   HOIST_RETURN_IF_ERROR(
       CheckCount("groups", request.heat().groups_size(), kMaxGroupsPerModel));
@@ -313,12 +299,102 @@ absl::StatusOr<HeatArgs> HeatFromProto(const hoist::v1::HeatRequest& request) {
   return args;
 }
 
-absl::StatusOr<OrderArgs> SetOrderFromProto(
+absl::StatusOr<SetOrderArgs> SetOrderFromProto(
     const hoist::v1::SetOrderRequest& request) {
   HOIST_RETURN_IF_ERROR(
       CheckCount("groups", request.groups_size(), kMaxGroupsPerModel));
-  return OrderArgs{ModelId(request.model_id()),
-                   GroupIndicesFromProto(request.groups())};
+  return SetOrderArgs{ModelId(request.model_id()),
+                      GroupIndicesFromProto(request.groups())};
+}
+
+// A verb that is not known may take some.
+bool MayTakeFds(hoist::v1::ClientMessage::BodyCase verb) {
+  using Body = hoist::v1::ClientMessage;
+  return verb == Body::kRegisterModel || verb == Body::kPublish ||
+         verb == Body::kReadImage || verb == Body::BODY_NOT_SET;
+}
+
+}  // namespace
+
+absl::StatusOr<OpenSessionArgs> OpenSessionFromProto(
+    const hoist::v1::OpenSessionRequest& request, const Peer& peer) {
+  OpenSessionArgs args;
+  if (request.client_name().size() > kMaxClientNameBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("client_name has ", request.client_name().size(),
+                     " bytes; at most ", kMaxClientNameBytes, " are allowed"));
+  }
+  args.client_name = request.client_name();
+  args.peer = peer;
+  args.device_budget_bytes = request.device_budget_bytes();
+  args.closes_slabs = request.closes_slabs();
+  return args;
+}
+
+ResumeArgs ResumeFromProto(const hoist::v1::ResumeRequest& request) {
+  ResumeArgs args;
+  for (const uint64_t id : request.lease_ids()) args.leases.emplace_back(id);
+  for (const uint64_t id : request.plan_ids()) args.plans.emplace_back(id);
+  for (const uint64_t id : request.arena_ids()) args.arenas.emplace_back(id);
+  for (const auto& slab : request.slabs()) {
+    args.slabs.push_back({DeviceIndex(slab.device()), SlabId(slab.slab_id())});
+  }
+  return args;
+}
+
+absl::StatusOr<SessionRequest> RequestFromProto(
+    const hoist::v1::ClientMessage& message, std::vector<hoist::UniqueFd> fds) {
+  using Body = hoist::v1::ClientMessage;
+  if (!fds.empty() && !MayTakeFds(message.body_case())) {
+    return absl::InvalidArgumentError(
+        "descriptors came with a verb that takes none");
+  }
+  switch (message.body_case()) {
+    case Body::kRegisterModel:
+      return RegisterModelFromProto(message.register_model(), std::move(fds));
+    case Body::kPublish:
+      return PublishFromProto(message.publish(), std::move(fds));
+    case Body::kDescribeModel:
+      return DescribeModelFromProto(message.describe_model());
+    case Body::kFindContent:
+      return FindContentFromProto(message.find_content());
+    case Body::kForgetModel:
+      return ForgetModelArgs{ModelId(message.forget_model().model_id())};
+    case Body::kStage:
+      return StageFromProto(message.stage());
+    case Body::kReadImage:
+      return ReadImageFromProto(message.read_image(), std::move(fds));
+    case Body::kPrefetch:
+      return PrefetchFromProto(message.prefetch());
+    case Body::kRelease:
+      return ReleaseFromProto(message.release());
+    case Body::kHeat:
+      return HeatFromProto(message.heat());
+    case Body::kSetOrder:
+      return SetOrderFromProto(message.set_order());
+    case Body::kSlabsClosed:
+      return SlabsClosedFromProto(message.slabs_closed());
+    case Body::kSetPlan:
+      return SetPlanFromProto(message.set_plan());
+    case Body::kClearPlan:
+      return ClearPlanArgs{PlanId(message.clear_plan().plan_id())};
+    case Body::kOpenArena:
+      return OpenArenaFromProto(message.open_arena());
+    case Body::kCloseArena:
+      return CloseArenaArgs{ArenaId(message.close_arena().arena_id())};
+    case Body::kOpenPermit:
+      return OpenPermitFromProto(message.open_permit());
+    case Body::kClosePermit:
+      return ClosePermitArgs{PermitId(message.close_permit().permit_id())};
+    case Body::kResume:
+    case Body::kOpenSession:
+      return absl::FailedPreconditionError(
+          "this session is open; close the connection to open another");
+    case Body::BODY_NOT_SET:
+      break;
+  }
+  return absl::InvalidArgumentError(
+      "the message carries no verb that this hoistd knows");
 }
 
 }  // namespace hoistd

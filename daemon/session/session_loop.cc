@@ -12,10 +12,10 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/base/one_line.h"
 #include "daemon/base/status.h"
-#include "daemon/errand/receive_errand.h"
+#include "daemon/io_helper/receive_call.h"
 #include "daemon/session/large_request.h"
-#include "daemon/session/peer_process.h"
 #include "daemon/session/session_log.h"
+#include "daemon/socket/peer_process.h"
 #include "hoist/v1/session.pb.h"
 #include "spdlog/spdlog.h"
 
@@ -85,10 +85,10 @@ SessionLoop::SessionLoop(SessionServerOptions options, EngineApi& engine,
       mailbox_(std::move(mailbox)),
       acceptor_(std::move(acceptor)),
       poller_(std::move(poller)),
-      router_(engine, mailbox_),
-      workers_(kWorkers) {}
+      router_(engine, mailbox_) {}
 
 absl::Status SessionLoop::Start() {
+  HOIST_RETURN_IF_ERROR(workers_.Start(kWorkers));
   HOIST_RETURN_IF_ERROR(poller_.Add(acceptor_.fd(), EPOLLIN, kListenKey));
   HOIST_RETURN_IF_ERROR(poller_.Add(mailbox_->fd(), EPOLLIN, kMailboxKey));
   // Nobody else may keep their sockets open when they end.
@@ -201,7 +201,7 @@ void SessionLoop::Welcome(hoist::UniqueFd socket) {
     connection->HangUp(EncodeError(0, status));
     return;
   }
-  if (options_.errands != nullptr) connection->KeepFds();
+  if (options_.io_helpers != nullptr) connection->KeepFds();
   connections_.emplace(id, std::move(connection));
   silent_.emplace(id, Now());
 }
@@ -291,7 +291,7 @@ absl::Status SessionLoop::Serve(Connection& connection, uint32_t events) {
 
 absl::Status SessionLoop::ReceiveSome(Connection& connection) {
   for (int i = 0; i < kPacketsPerTurn && !connection.held_back(); ++i) {
-    if (options_.errands != nullptr && connection.NextBringsFds()) {
+    if (options_.io_helpers != nullptr && connection.NextBringsFds()) {
       HOIST_RETURN_IF_ERROR(ReceiveElsewhere(connection));
       continue;
     }
@@ -322,17 +322,17 @@ absl::Status SessionLoop::ReceiveElsewhere(Connection& connection) {
     return RefuseNext(connection, ErrnoToStatus(errno, "receive descriptors"));
   }
   connection.BeginTakingIn(std::make_shared<bool>());
-  options_.errands->Post(
-      connection.peer().uid, ErrandKind::kReceive,
+  options_.io_helpers->Post(
+      connection.peer().uid, HelperCallKind::kReceive,
       [mailbox = mailbox_, id = connection.id(), socket = std::move(socket),
-       max_body = options_.max_request_bytes](absl::StatusOr<ErrandRun*> run) {
+       max_body = options_.max_request_bytes](absl::StatusOr<IoHelper*> run) {
         Reply reply;
         reply.ticket.connection = id;
         reply.taken_in = std::make_unique<TakenIn>();
         reply.taken_in->refused = run.status();
         if (run.ok()) {
           reply.taken_in->packet =
-              ReceiveByErrand(**run, socket.get(), max_body);
+              ReceiveByHelper(**run, socket.get(), max_body);
         }
         mailbox->Post(std::move(reply));
       });

@@ -12,13 +12,13 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "daemon/base/clock.h"
-#include "daemon/session/acceptor.h"
 #include "daemon/session/connection.h"
 #include "daemon/session/fair_workers.h"
 #include "daemon/session/mailbox.h"
-#include "daemon/session/poller.h"
 #include "daemon/session/session_server.h"
 #include "daemon/session/verb_router.h"
+#include "daemon/socket/acceptor.h"
+#include "daemon/socket/poller.h"
 
 namespace hoistd {
 
@@ -64,7 +64,7 @@ class SessionLoop {
   // An error is why the connection must end.
   absl::Status Serve(Connection& connection, uint32_t events);
   absl::Status ReceiveSome(Connection& connection);
-  // Has an errand receive the next message; TakeIn gets it.
+  // Has a helper receive the next message; TakeIn gets it.
   absl::Status ReceiveElsewhere(Connection& connection);
   absl::Status TakeIn(Connection& connection, TakenIn taken);
   // Drops its descriptors, and tells the client why.

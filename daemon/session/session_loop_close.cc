@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "daemon/base/one_line.h"
-#include "daemon/errand/receive_errand.h"
+#include "daemon/io_helper/receive_call.h"
 #include "daemon/session/session_log.h"
 #include "daemon/session/session_loop.h"
 #include "spdlog/spdlog.h"
@@ -18,11 +18,11 @@ namespace hoistd {
 // time. At hoistd's end it is left to the kernel, which then waits for nothing.
 void SessionLoop::DropElsewhere(const Connection& connection) {
   hoist::UniqueFd socket(fcntl(connection.socket(), F_DUPFD_CLOEXEC, 0));
-  options_.errands->Post(
-      connection.peer().uid, ErrandKind::kReceive,
+  options_.io_helpers->Post(
+      connection.peer().uid, HelperCallKind::kReceive,
       [socket = std::move(socket),
-       stopping = stopping_](absl::StatusOr<ErrandRun*> run) mutable {
-        if (run.ok() && DropByErrand(**run, socket.get()).ok()) return;
+       stopping = stopping_](absl::StatusOr<IoHelper*> run) mutable {
+        if (run.ok() && DropByHelper(**run, socket.get()).ok()) return;
         if (*stopping) static_cast<void>(socket.release());
       });
 }
@@ -49,7 +49,7 @@ void SessionLoop::Close(ConnectionId id, const absl::Status& why) {
   const std::unique_ptr<Connection> connection = std::move(found->second);
   connections_.erase(found);
   silent_.erase(id);
-  if (options_.errands != nullptr && connection->NextBringsFds()) {
+  if (options_.io_helpers != nullptr && connection->NextBringsFds()) {
     DropElsewhere(*connection);
   }
   const std::string reason = OneLine(why.message());

@@ -29,7 +29,7 @@ void SessionLoop::Refuse(const ResumedSession& session) {
   if (!socket.valid()) return;
   Connection connection(ConnectionId(), std::move(socket), {},
                         options_.connection, std::make_shared<Load>());
-  if (options_.errands != nullptr) connection.KeepFds();
+  if (options_.io_helpers != nullptr) connection.KeepFds();
   connection.set_protocol(session.protocol);
   connection.HangUp(EncodeError(0, session.ended));
 }
@@ -52,7 +52,7 @@ void SessionLoop::Resume(const ResumedSession& session) {
       std::make_unique<Connection>(id, std::move(socket), *std::move(process),
                                    options_.connection, std::move(load));
   if (absl::Status s = Watch(*connection); !s.ok()) return end(s);
-  if (options_.errands != nullptr) connection->KeepFds();
+  if (options_.io_helpers != nullptr) connection->KeepFds();
   connection->set_protocol(session.protocol);
   connection->BeginResuming(session.id, options_.generation);
   const absl::Status sent =

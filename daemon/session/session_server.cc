@@ -1,22 +1,31 @@
 #include "daemon/session/session_server.h"
 
+#include <fcntl.h>
 #include <google/protobuf/stubs/logging.h>
 #include <sys/random.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <iterator>
 #include <utility>
 
-#include "daemon/base/check.h"
+#include "daemon/base/start_thread.h"
 #include "daemon/base/status.h"
 #include "daemon/session/session_loop.h"
 
 namespace hoistd {
 
-InstanceId NewInstanceId() {
+absl::StatusOr<InstanceId> NewInstanceId() {
   InstanceId id;
-  // Up to 256 bytes come whole once the kernel has seeded its generator.
-  HOIST_CHECK(getrandom(id.data(), id.size(), 0) ==
-              static_cast<ssize_t>(id.size()));
-  return id;
+  // Up to 256 bytes come whole once the kernel has seeded its generator. A
+  // seccomp profile may have no getrandom, but then the file that it replaced.
+  if (getrandom(id.data(), id.size(), 0) == std::ssize(id)) return id;
+  const hoist::UniqueFd file(open("/dev/urandom", O_RDONLY | O_CLOEXEC));
+  if (file.valid() &&
+      read(file.get(), id.data(), id.size()) == std::ssize(id)) {
+    return id;
+  }
+  return ErrnoToStatus(errno, "draw this hoistd's id: getrandom, /dev/urandom");
 }
 
 absl::StatusOr<std::unique_ptr<SessionServer>> SessionServer::Create(
@@ -26,12 +35,16 @@ absl::StatusOr<std::unique_ptr<SessionServer>> SessionServer::Create(
   google::protobuf::SetLogHandler(nullptr);
   HOIST_ASSIGN_OR_RETURN(std::unique_ptr<SessionLoop> loop,
                          SessionLoop::Create(std::move(options), engine));
-  return std::unique_ptr<SessionServer>(new SessionServer(std::move(loop)));
+  HOIST_ASSIGN_OR_RETURN(
+      std::thread thread,
+      StartThread([running = loop.get()] { running->Run(); }));
+  return std::unique_ptr<SessionServer>(
+      new SessionServer(std::move(loop), std::move(thread)));
 }
 
-SessionServer::SessionServer(std::unique_ptr<SessionLoop> loop)
-    : loop_(std::move(loop)),
-      thread_([running = loop_.get()] { running->Run(); }) {}
+SessionServer::SessionServer(std::unique_ptr<SessionLoop> loop,
+                             std::thread thread)
+    : loop_(std::move(loop)), thread_(std::move(thread)) {}
 
 SessionServer::~SessionServer() { Shutdown(); }
 

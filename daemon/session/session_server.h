@@ -18,10 +18,10 @@
 #include "absl/time/time.h"
 #include "daemon/base/clock.h"
 #include "daemon/engine/engine_api.h"
-#include "daemon/errand/errands.h"
+#include "daemon/io_helper/io_helpers.h"
 #include "daemon/session/connection.h"
-#include "daemon/session/listening_socket.h"
 #include "daemon/session/reply.h"
+#include "daemon/socket/listening_socket.h"
 #include "hoist/shared/unique_fd.h"
 #include "hoist/shared/wire.h"
 
@@ -50,7 +50,7 @@ struct SessionServerOptions {
   ConnectionLimits connection;
   // Receives what comes with descriptors, since even to close one may hang.
   // nullptr: they are taken as they come, of clients that can be trusted.
-  Errands* errands = nullptr;
+  IoHelpers* io_helpers = nullptr;
   const Clock* clock = nullptr;  // For `silent`; nullptr: the machine's.
   InstanceId instance_id = {};   // As NewInstanceId gives.
   // Sessions go on when hoistd ends, if their clients can.
@@ -63,8 +63,9 @@ struct SessionServerOptions {
 
 class SessionLoop;
 
-// 16 random bytes, for one start of the daemon.
-InstanceId NewInstanceId();
+// 16 random bytes, for one start of the daemon. An error: this process may draw
+// none.
+absl::StatusOr<InstanceId> NewInstanceId();
 
 // Serves the session socket until Shutdown.
 //
@@ -74,7 +75,7 @@ InstanceId NewInstanceId();
 // Threads:  thread-safe. One thread of its own does everything: accepts,
 //           receives, decodes, calls the engine, sends. It never blocks on a
 //           client or the engine.
-// Owns:     the sockets and that thread. Borrows the errands and the engine,
+// Owns:     the sockets and that thread. Borrows the helpers and the engine,
 // which
 //           must outlive this object; callbacks that these still hold after
 //           Shutdown are harmless.
@@ -93,7 +94,7 @@ class SessionServer {
   void Shutdown() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  explicit SessionServer(std::unique_ptr<SessionLoop> loop);
+  SessionServer(std::unique_ptr<SessionLoop> loop, std::thread thread);
 
   absl::Mutex mu_;  // Held while joining: a second Shutdown waits for it.
   std::unique_ptr<SessionLoop> loop_ ABSL_GUARDED_BY(mu_);

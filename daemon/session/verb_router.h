@@ -41,12 +41,6 @@ class VerbRouter {
                      std::vector<hoist::UniqueFd> fds);
 
  private:
-  absl::Status RouteWithoutFds(const Ticket& ticket, SessionId session,
-                               const hoist::v1::ClientMessage& message);
-  // Those about a model that is there.
-  absl::Status RouteOfModel(const Ticket& ticket, SessionId session,
-                            const hoist::v1::ClientMessage& message);
-
   EngineApi& engine_;
   const std::shared_ptr<Mailbox> mailbox_;
 };

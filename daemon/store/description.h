@@ -1,5 +1,5 @@
 // What a spilled image is, as bytes: the one canonical encoding, which the
-// segment file carries and which a catalogue row's checksum is taken of.
+// segment file carries under its header's checksum.
 //
 //   u64 id, string model, u64 owner's uid, string owner's tenant,
 //   u64 readers (0 owner, 1 everyone), 32 bytes of content, u64 group index,
@@ -20,7 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "daemon/store/spill_types.h"
-#include "daemon/terms/ids.h"
+#include "daemon/types/ids.h"
 
 namespace hoistd {
 

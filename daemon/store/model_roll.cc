@@ -2,190 +2,164 @@
 
 #include <fcntl.h>
 #include <stdio.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <span>
 
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "daemon/base/hash.h"
+#include "daemon/base/sha256.h"
 #include "daemon/base/status.h"
-#include "hoist/shared/unique_fd.h"
+#include "daemon/model/safetensors.h"
+#include "daemon/store/dir_files.h"
 
 namespace hoistd {
 namespace {
 
-constexpr uint64_t kSlack = uint64_t{1} << 20;
-constexpr size_t kHashBytes = sizeof(Hash128);
-constexpr size_t kNumbers = 4;
-constexpr size_t kFixedBytes = kHashBytes + kNumbers * sizeof(uint32_t);
+constexpr absl::string_view kNew = ".new";
+constexpr size_t kNumbers = 3;
+constexpr size_t kFixedBytes = sizeof(Hash128) + kNumbers * sizeof(uint32_t);
+// More than the longest name (types_convert.h) takes.
+constexpr uint64_t kMostBytes = 4096;
 
-struct Entry {
-  User owner;
-  std::string model;
-  uint32_t groups = 0;
-};
-
-std::string HashOf(absl::string_view bytes) {
-  const Hash128 hash =
-      Xxh3(std::as_bytes(std::span(bytes.data(), bytes.size())));
-  return std::string(reinterpret_cast<const char*>(hash.data()), hash.size());
+std::span<const std::byte> BytesOf(absl::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-std::string RecordOf(const User& owner, const std::string& model,
-                     uint32_t groups) {
-  const absl::string_view tenant = owner.tenant();
-  const uint32_t numbers[kNumbers] = {
-      static_cast<uint32_t>(kFixedBytes - kHashBytes + tenant.size() +
-                            model.size()),
-      groups, owner.number(), static_cast<uint32_t>(tenant.size())};
-  const std::string body = absl::StrCat(
-      absl::string_view(reinterpret_cast<const char*>(numbers), sizeof numbers),
-      tenant, model);
-  return HashOf(body) + body;
+template <typename Digest>
+absl::string_view TextOf(const Digest& digest) {
+  return {reinterpret_cast<const char*>(digest.data()), digest.size()};
 }
 
-// The first of `bytes`, which is taken off them. nullopt: there is none, or it
-// is damaged.
-std::optional<Entry> Take(absl::string_view& bytes) {
-  uint32_t numbers[kNumbers];
-  if (bytes.size() < kFixedBytes) return std::nullopt;
-  std::memcpy(numbers, bytes.data() + kHashBytes, sizeof numbers);
-  const auto [size, groups, uid, tenant_size] = numbers;
-  if (size < sizeof numbers || size > bytes.size() - kHashBytes ||
-      tenant_size > size - sizeof numbers) {
-    return std::nullopt;
-  }
-  const absl::string_view body = bytes.substr(kHashBytes, size);
-  if (HashOf(body) != bytes.substr(0, kHashBytes)) return std::nullopt;
-  const absl::string_view tenant = body.substr(sizeof numbers, tenant_size);
-  const std::optional<User> owner =
-      tenant.empty() ? User(uid) : User::Tenant(tenant);
-  if (!owner.has_value()) return std::nullopt;
-  bytes.remove_prefix(kHashBytes + size);
-  return Entry{*owner, std::string(body.substr(sizeof numbers + tenant_size)),
-               groups};
-}
-
-absl::Status WriteAll(int fd, absl::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = write(fd, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return ErrnoToStatus(written < 0 ? errno : EIO, "write");
-    bytes.remove_prefix(static_cast<size_t>(written));
-  }
-  return fdatasync(fd) == 0 ? absl::OkStatus() : ErrnoToStatus(errno, "sync");
-}
-
-absl::Status SyncFolderOf(const std::string& path) {
-  const std::string folder = std::filesystem::path(path).parent_path();
-  const hoist::UniqueFd fd(
-      open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd.valid() || fsync(fd.get()) != 0) return ErrnoToStatus(errno, folder);
-  return absl::OkStatus();
+// SHA-256: no name that a user chooses meets another user's.
+std::string NameOf(const ModelRoll::Models::key_type& model) {
+  const auto& [owner, name] = model;
+  return absl::BytesToHexString(
+      TextOf(Sha256()
+                 .Bytes(BytesOf(absl::StrCat(ShortName(owner), ":", name)))
+                 .Finish()));
 }
 
 }  // namespace
 
-ModelRoll ModelRoll::Open(const std::string& path,
-                          std::vector<std::string>& notes) {
-  ModelRoll roll(path);
-  roll.Read(notes);
-  if (!roll.broken_) return roll;
-  // What would be appended would stand behind the damage.
-  const absl::Status written = roll.WriteAnew();
-  if (!written.ok()) {
-    notes.push_back(absl::StrCat("the roll of models cannot be written anew: ",
-                                 std::string(written.message())));
+std::string EncodeRollFile(const RollEntry& entry) {
+  const auto& [model, groups] = entry;
+  const auto& [owner, name] = model;
+  const absl::string_view tenant = owner.tenant();
+  const uint32_t numbers[kNumbers] = {groups, owner.number(),
+                                      static_cast<uint32_t>(tenant.size())};
+  const std::string body = absl::StrCat(
+      absl::string_view(reinterpret_cast<const char*>(numbers), sizeof numbers),
+      tenant, name);
+  return absl::StrCat(TextOf(Xxh3(BytesOf(body))), body);
+}
+
+std::optional<RollEntry> DecodeRollFile(absl::string_view bytes) {
+  uint32_t numbers[kNumbers];
+  if (bytes.size() < kFixedBytes) return std::nullopt;
+  absl::string_view body = bytes.substr(sizeof(Hash128));
+  if (TextOf(Xxh3(BytesOf(body))) != bytes.substr(0, sizeof(Hash128))) {
+    return std::nullopt;
   }
+  std::memcpy(numbers, body.data(), sizeof numbers);
+  body.remove_prefix(sizeof numbers);
+  const auto [groups, uid, tenant_size] = numbers;
+  if (groups == 0 || groups > kMaxTensors || tenant_size > body.size()) {
+    return std::nullopt;
+  }
+  const absl::string_view tenant = body.substr(0, tenant_size);
+  const std::optional<User> owner =
+      tenant.empty() ? User(uid) : User::Tenant(tenant);
+  if (!owner.has_value() || owner->number() != uid) return std::nullopt;
+  return RollEntry{{*owner, std::string(body.substr(tenant_size))}, groups};
+}
+
+absl::StatusOr<ModelRoll> ModelRoll::Open(const std::string& path,
+                                          std::vector<std::string>& notes) {
+  HOIST_ASSIGN_OR_RETURN(hoist::UniqueFd dir, MakeDir(path));
+  ModelRoll roll(std::move(dir));
+  HOIST_RETURN_IF_ERROR(Annotate(roll.Read(notes), path));
   return roll;
 }
 
-void ModelRoll::Read(std::vector<std::string>& notes) {
-  std::ifstream file(path_, std::ios::binary);
-  if (!file.is_open()) {
-    if (errno == ENOENT) return;
-    broken_ = true;
-    notes.push_back(absl::StrCat("the roll of models cannot be read: ",
-                                 std::strerror(errno)));
-    return;
-  }
-  const std::string all((std::istreambuf_iterator<char>(file)), {});
-  bytes_ = all.size();
-  absl::string_view rest = all;
-  while (std::optional<Entry> entry = Take(rest)) {
-    const std::pair<User, std::string> model = {entry->owner, entry->model};
-    if (entry->groups == 0) {
-      models_.erase(model);
-    } else {
-      models_[model] = entry->groups;
+absl::Status ModelRoll::Read(std::vector<std::string>& notes) {
+  HOIST_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                         FilesOf(dir_.get()));
+  for (const std::string& name : names) {
+    if (absl::EndsWith(name, kNew)) {
+      // A stop left it; where it stays it is replaced.
+      Unlink(dir_.get(), name).IgnoreError();
+      continue;
     }
+    const absl::Status read = ReadOne(name);
+    if (read.ok()) continue;
+    notes.push_back(absl::StrCat(
+        "models/", name, " ", read.message(),
+        ": of one model it is not known whether groups are missing"));
+    // What it said is gone; what cannot be read now may be read later.
+    if (absl::IsDataLoss(read)) Unlink(dir_.get(), name).IgnoreError();
   }
-  if (rest.empty() && !file.bad()) return;
-  broken_ = true;
-  notes.push_back(
-      "the roll of models is damaged, or was cut short: of models that were "
-      "published last it is not known whether groups are missing");
+  return absl::OkStatus();
+}
+
+absl::Status ModelRoll::ReadOne(const std::string& name) {
+  const hoist::UniqueFd fd(
+      openat(dir_.get(), name.c_str(),
+             O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  auto bytes = fd.valid() ? ReadStart(fd.get(), kMostBytes)
+                          : ErrnoToStatus(errno, "open");
+  if (!bytes.ok()) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot be read: ", bytes.status().message()));
+  }
+  std::optional<RollEntry> entry = DecodeRollFile(
+      {reinterpret_cast<const char*>(bytes->data()), bytes->size()});
+  if (!entry.has_value() || NameOf(entry->first) != name) {
+    return absl::DataLossError("is damaged, and was deleted");
+  }
+  models_.insert(*std::move(entry));
+  return absl::OkStatus();
 }
 
 absl::Status ModelRoll::Set(const User& owner, const std::string& model,
                             uint32_t groups) {
-  const std::pair<User, std::string> key = {owner, model};
+  const Model key = {owner, model};
   const auto found = models_.find(key);
   const uint32_t known = found == models_.end() ? 0 : found->second;
-  if (groups == known || (groups != 0 && groups < known)) {
-    return broken_ ? WriteAnew() : absl::OkStatus();
-  }
-  if (groups == 0) {
+  if (groups == 0 && known > 0) {
     models_.erase(found);
-  } else {
+    unwritten_.insert(key);
+  } else if (groups > known) {
     models_[key] = groups;
+    unwritten_.insert(key);
   }
-  if (broken_ || bytes_ > kSlack + 4 * models_.size() * kFixedBytes) {
-    return WriteAnew();
+  while (!unwritten_.empty()) {
+    const auto next = unwritten_.begin();
+    HOIST_RETURN_IF_ERROR(Write(*next));
+    unwritten_.erase(next);
   }
-  const absl::Status appended = Append(RecordOf(owner, model, groups));
-  broken_ = !appended.ok();
-  return appended;
+  return absl::OkStatus();
 }
 
-absl::Status ModelRoll::Append(const std::string& record) {
-  const hoist::UniqueFd fd(
-      open(path_.c_str(),
-           O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!fd.valid()) return ErrnoToStatus(errno, path_);
-  HOIST_RETURN_IF_ERROR(Annotate(WriteAll(fd.get(), record), path_));
-  const bool is_new = bytes_ == 0;
-  bytes_ += record.size();
-  return is_new ? SyncFolderOf(path_) : absl::OkStatus();
-}
-
-absl::Status ModelRoll::WriteAnew() {
-  broken_ = true;
-  std::string all;
-  for (const auto& [model, groups] : models_) {
-    all += RecordOf(model.first, model.second, groups);
+absl::Status ModelRoll::Write(const Model& model) {
+  const std::string name = NameOf(model);
+  const auto found = models_.find(model);
+  if (found == models_.end()) {
+    HOIST_RETURN_IF_ERROR(Unlink(dir_.get(), name));
+    return SyncDir(dir_.get());
   }
-  const std::string next = path_ + ".new";
-  const hoist::UniqueFd fd(
-      open(next.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC,
-           0600));
-  if (!fd.valid()) return ErrnoToStatus(errno, next);
-  HOIST_RETURN_IF_ERROR(Annotate(WriteAll(fd.get(), all), next));
-  if (rename(next.c_str(), path_.c_str()) != 0) {
-    return ErrnoToStatus(errno, path_);
+  const std::string next = absl::StrCat(name, kNew);
+  HOIST_RETURN_IF_ERROR(WriteSynced(dir_.get(), next, EncodeRollFile(*found)));
+  if (renameat(dir_.get(), next.c_str(), dir_.get(), name.c_str()) != 0) {
+    return ErrnoToStatus(errno, name);
   }
-  bytes_ = all.size();
-  broken_ = false;
-  return SyncFolderOf(path_);
+  return SyncDir(dir_.get());
 }
 
 }  // namespace hoistd

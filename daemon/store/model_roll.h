@@ -3,12 +3,17 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "daemon/terms/user.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "daemon/types/user.h"
+#include "hoist/shared/unique_fd.h"
 
 namespace hoistd {
 
@@ -16,23 +21,23 @@ namespace hoistd {
 // sees what it lacks. Images alone do not tell, since those that were published
 // last are those that no disk had.
 //
-// A log beside the catalogue, since that changes with images alone. A record is
-// the XXH3-128 of what follows; u32 its bytes, u32 groups (0: it is forgotten),
-// u32 the owner's uid, u32 bytes of the tenant, the tenant, the model. The last
-// of a model counts, and damage ends what is read.
+// One file a model, models/HASH, HASH being the SHA-256 of what names the
+// model: the XXH3-128 of what follows; u32 groups, u32 the owner's uid, u32
+// bytes of the tenant, the tenant, the model. It is replaced whole, by rename.
 //
 // Threads:  one at a time.
-// Owns:     the file; there is none before the first Set.
-// Bounds:   a record a model, and a mebibyte of those that no longer count.
-// Restart:  what was answered with OK is there after a power cut.
+// Owns:     the directory's descriptor.
+// Bounds:   a file a model, until it is forgotten.
+// Restart:  what was answered with OK is there after a power cut; what was not
+//           is there, or what was there before.
 class ModelRoll {
  public:
   using Models = std::map<std::pair<User, std::string>, uint32_t>;
 
-  // Reads `path`, in the folder of a store that is locked. Says in `notes`
+  // Reads the directory `path`, of a store that is locked. Says in `notes`
   // what could not be read; the rest is there.
-  static ModelRoll Open(const std::string& path,
-                        std::vector<std::string>& notes);
+  static absl::StatusOr<ModelRoll> Open(const std::string& path,
+                                        std::vector<std::string>& notes);
 
   const Models& models() const { return models_; }
   // The model has so many groups by now, or had more once: what is missing is
@@ -42,18 +47,24 @@ class ModelRoll {
                    uint32_t groups);
 
  private:
-  explicit ModelRoll(std::string path) : path_(std::move(path)) {}
+  using Model = Models::key_type;
 
-  void Read(std::vector<std::string>& notes);
-  absl::Status Append(const std::string& record);
-  // All that counts, in place of what is there.
-  absl::Status WriteAnew();
+  explicit ModelRoll(hoist::UniqueFd dir) : dir_(std::move(dir)) {}
 
-  std::string path_;
+  absl::Status Read(std::vector<std::string>& notes);
+  absl::Status ReadOne(const std::string& name);
+  // Brings the file of `model` to what counts.
+  absl::Status Write(const Model& model);
+
+  hoist::UniqueFd dir_;
   Models models_;
-  uint64_t bytes_ = 0;   // Of the file.
-  bool broken_ = false;  // It is to be written anew.
+  std::set<Model> unwritten_;
 };
+
+// A model's file. nullopt: bytes that no EncodeRollFile makes.
+using RollEntry = ModelRoll::Models::value_type;
+std::string EncodeRollFile(const RollEntry& entry);
+std::optional<RollEntry> DecodeRollFile(absl::string_view bytes);
 
 }  // namespace hoistd
 

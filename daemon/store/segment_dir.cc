@@ -1,6 +1,5 @@
 #include "daemon/store/segment_dir.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -11,10 +10,10 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
-#include <memory>
+#include <iterator>
+#include <optional>
 #include <system_error>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
@@ -23,88 +22,63 @@
 #include "absl/strings/strip.h"
 #include "daemon/base/status.h"
 #include "daemon/io/direct_probe.h"
+#include "daemon/store/dir_files.h"
 
 namespace hoistd {
 namespace {
 
 constexpr absl::string_view kPart = ".part";
 constexpr absl::string_view kImage = ".img";
-constexpr absl::string_view kRemoved = ".del";  // As long as ".img": no room.
-constexpr absl::string_view kLost = ".lost";
+constexpr absl::string_view kWhy = ".why";
 
-// Ids beyond are nobody's: the next ones must fit SQLite's integers.
+// Ids beyond are nobody's: one more must always be a number.
 constexpr uint64_t kMaxId = uint64_t{1} << 62;
-// Of damaged catalogues.
-constexpr int kMostKept = 8;
 constexpr size_t kMostWhy = 500;
+// Most headers are no longer.
+constexpr uint64_t kFirstRead = 4096;
 
 std::string NameOf(SpillId id, absl::string_view suffix) {
   return absl::StrCat(id.number(), suffix);
 }
 
-std::string KeptName(int n) { return absl::StrCat("catalogue.db.damaged-", n); }
-
-// Ids that have a file with this suffix in `dir_fd`, in no order. What else is
-// there is left alone.
-std::vector<SpillId> IdsIn(int dir_fd, absl::string_view suffix) {
-  std::vector<SpillId> ids;
-  const int own = openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (own < 0) return ids;
-  const auto close_dir = [](DIR* dir) { closedir(dir); };
-  const std::unique_ptr<DIR, decltype(close_dir)> dir(fdopendir(own),
-                                                      close_dir);
-  if (dir == nullptr) {
-    close(own);
-    return ids;
+// The id in the name of a file with that suffix.
+std::optional<SpillId> IdIn(absl::string_view name, absl::string_view suffix) {
+  absl::string_view stem = name;
+  uint64_t number = 0;
+  if (!absl::ConsumeSuffix(&stem, suffix) || !absl::SimpleAtoi(stem, &number) ||
+      number == 0 || number >= kMaxId ||
+      NameOf(SpillId(number), suffix) != name) {
+    return std::nullopt;
   }
-  while (const dirent* found = readdir(dir.get())) {
-    absl::string_view stem = found->d_name;
-    uint64_t number = 0;
-    if (absl::ConsumeSuffix(&stem, suffix) && absl::SimpleAtoi(stem, &number) &&
-        number > 0 && number < kMaxId &&
-        NameOf(SpillId(number), suffix) == found->d_name) {
-      ids.push_back(SpillId(number));
-    }
-  }
-  return ids;
+  return SpillId(number);
 }
 
-// The first `bytes`, as far as the file goes.
-absl::StatusOr<std::vector<std::byte>> ReadStart(int fd, uint64_t bytes) {
-  std::vector<std::byte> start(bytes);
-  size_t have = 0;
-  while (have < start.size()) {
-    const ssize_t got = pread(fd, start.data() + have, start.size() - have,
-                              static_cast<off_t>(have));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return ErrnoToStatus(errno, "read");
-    if (got == 0) break;
-    have += static_cast<size_t>(got);
-  }
-  start.resize(have);
-  return start;
+// Not the errno's own code: a disk that cannot be read is no proof of damage.
+absl::Status Unreadable(int error) {
+  return absl::UnavailableError(ErrnoToStatus(error, "read").message());
 }
 
-absl::Status Unlink(int dir_fd, const std::string& name) {
-  if (unlinkat(dir_fd, name.c_str(), 0) != 0 && errno != ENOENT) {
-    return ErrnoToStatus(errno, name);
+absl::StatusOr<FoundSegment> ReadHeaderOf(int fd, uint64_t file_bytes) {
+  const auto read = [fd](uint64_t bytes) {
+    auto start = ReadStart(fd, bytes);
+    if (start.ok()) return start;
+    start = absl::UnavailableError(start.status().message());
+    return start;
+  };
+  HOIST_ASSIGN_OR_RETURN(auto header, read(kFirstRead));
+  if (header.size() < kSegmentHeaderStart) {
+    return absl::DataLossError(
+        absl::StrCat("it has ", file_bytes, " bytes, and no whole header"));
   }
-  return absl::OkStatus();
-}
-
-bool Exists(const std::string& path) {
-  struct stat st = {};
-  return lstat(path.c_str(), &st) == 0;
-}
-
-absl::StatusOr<hoist::UniqueFd> MakeDir(const std::string& path) {
-  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
-    return ErrnoToStatus(errno, path);
+  HOIST_ASSIGN_OR_RETURN(
+      const uint64_t bytes,
+      FindSegmentHeaderBytes(std::span(header).first(kSegmentHeaderStart),
+                             file_bytes));
+  if (bytes > header.size()) {
+    HOIST_ASSIGN_OR_RETURN(header, read(bytes));
   }
-  hoist::UniqueFd fd(
-      open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (!fd.valid()) return ErrnoToStatus(errno, path);
-  return fd;
+  header.resize(std::min<uint64_t>(bytes, header.size()));
+  return FindSegmentHeader(header);
 }
 
 void OpenDirectWhereItPays(SegmentFile& file, int access) {
@@ -121,9 +95,10 @@ absl::StatusOr<SegmentDir> SegmentDir::Open(const std::string& path) {
                                       error);
   SegmentDir dir;
   dir.path_ = path;
-  HOIST_ASSIGN_OR_RETURN(const hoist::UniqueFd top, MakeDir(path));
-  dir.lock_ = hoist::UniqueFd(openat(
-      top.get(), "lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+  HOIST_ASSIGN_OR_RETURN(dir.top_, MakeDir(path));
+  const int top = dir.top_.get();
+  dir.lock_ = hoist::UniqueFd(
+      openat(top, "lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!dir.lock_.valid()) return ErrnoToStatus(errno, path + "/lock");
   if (flock(dir.lock_.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return ErrnoToStatus(errno, path + "/lock");
@@ -132,8 +107,9 @@ absl::StatusOr<SegmentDir> SegmentDir::Open(const std::string& path) {
   }
   HOIST_ASSIGN_OR_RETURN(dir.images_, MakeDir(path + "/images"));
   HOIST_ASSIGN_OR_RETURN(dir.quarantine_, MakeDir(path + "/quarantine"));
+  HOIST_RETURN_IF_ERROR(MakeDir(dir.models_path()).status());
   // The names just made must outlive a power cut, as the images in them do.
-  if (fsync(top.get()) != 0) return ErrnoToStatus(errno, path);
+  HOIST_RETURN_IF_ERROR(Annotate(SyncDir(top), path));
   return dir;
 }
 
@@ -141,89 +117,89 @@ std::string SegmentDir::ImagePath(SpillId id) const {
   return path_ + "/images/" + NameOf(id, kImage);
 }
 
-absl::StatusOr<bool> SegmentDir::HasCatalogue() const {
+absl::StatusOr<SegmentDir::Listing> SegmentDir::List() const {
+  Listing listing;
+  const auto note = [&listing](SpillId id) {
+    listing.last_id = std::max(listing.last_id, id.number());
+  };
+  const auto top = FilesOf(top_.get());
+  if (!top.ok()) return Annotate(top.status(), path_);
+  for (const std::string& name : *top) {
+    if (name != "lock") listing.strays.push_back(name);
+  }
+  const auto images = FilesOf(images_.get());
+  if (!images.ok()) return Annotate(images.status(), path_ + "/images");
+  for (const std::string& name : *images) {
+    if (const auto id = IdIn(name, kImage)) {
+      listing.images.push_back(*id);
+      note(*id);
+    } else if (const auto part = IdIn(name, kPart)) {
+      listing.parts.push_back(*part);
+      note(*part);
+    } else {
+      listing.strays.push_back("images/" + name);
+    }
+  }
+  const auto aside = FilesOf(quarantine_.get());
+  if (!aside.ok()) return Annotate(aside.status(), path_ + "/quarantine");
+  for (const std::string& name : *aside) {
+    if (const auto id = IdIn(name, kImage)) {
+      listing.quarantined.push_back(*id);
+      note(*id);
+    } else if (const auto why = IdIn(name, kWhy)) {
+      listing.reasons.insert(*why);
+      note(*why);
+    } else {
+      listing.strays.push_back("quarantine/" + name);
+    }
+  }
+  std::sort(listing.images.begin(), listing.images.end());
+  std::sort(listing.quarantined.begin(), listing.quarantined.end());
+  for (const SpillId id : listing.quarantined) listing.reasons.erase(id);
+  return listing;
+}
+
+void SegmentDir::Sweep(const Listing& listing) {
+  // One that stays is swept at the next start.
+  for (const SpillId id : listing.parts) DropPart(id);
+  for (const SpillId id : listing.reasons) {
+    if (std::binary_search(listing.images.begin(), listing.images.end(), id)) {
+      continue;
+    }
+    Unlink(quarantine_.get(), NameOf(id, kWhy)).IgnoreError();
+  }
+}
+
+SegmentDir::ReadSegment SegmentDir::ReadHeader(SpillId id, Place place) const {
+  ReadSegment read;
+  const hoist::UniqueFd fd(
+      openat(FdOf(place), NameOf(id, kImage).c_str(),
+             O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   struct stat st = {};
-  if (lstat(catalogue_path().c_str(), &st) == 0) return true;
-  if (errno == ENOENT) return false;
-  return ErrnoToStatus(errno, catalogue_path());
+  if (!fd.valid() || fstat(fd.get(), &st) != 0) {
+    read.found = Unreadable(errno);
+    return read;
+  }
+  if (!S_ISREG(st.st_mode)) {
+    read.found = absl::DataLossError("it is no file");
+    return read;
+  }
+  // Of an image of gigabytes its first page is wanted, and no readahead.
+  posix_fadvise(fd.get(), 0, 0, POSIX_FADV_RANDOM);
+  read.file_bytes = static_cast<uint64_t>(st.st_size);
+  read.found = ReadHeaderOf(fd.get(), read.file_bytes);
+  return read;
 }
 
-void SegmentDir::DropNewCatalogue() {
-  for (const char* end : {"", "-wal", "-shm", "-journal"}) {
-    unlink((new_catalogue_path() + end).c_str());
-  }
-}
-
-absl::StatusOr<std::string> SegmentDir::ReplaceCatalogue() {
-  const std::string old = catalogue_path();
-  std::string kept;
-  for (int n = 1; n <= kMostKept; ++n) {
-    const std::string name = absl::StrCat(path_, "/", KeptName(n));
-    if (Exists(name)) continue;
-    // A link, so that there is a catalogue at every moment; not all file
-    // systems have them.
-    if (link(old.c_str(), name.c_str()) == 0 ||
-        rename(old.c_str(), name.c_str()) == 0) {
-      kept = KeptName(n);
-    }
-    break;
-  }
-  // Its WAL must go before: the new one would take it for its own.
-  if (kept.empty()) {
-    unlink((old + "-wal").c_str());
-  } else if (rename((old + "-wal").c_str(),
-                    (path_ + "/" + kept + "-wal").c_str()) != 0 &&
-             errno != ENOENT) {
-    return ErrnoToStatus(errno, old + "-wal");
-  }
-  unlink((old + "-shm").c_str());
-  const hoist::UniqueFd top(
-      open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!top.valid() || fsync(top.get()) != 0) return ErrnoToStatus(errno, path_);
-  if (rename(new_catalogue_path().c_str(), old.c_str()) != 0) {
-    return ErrnoToStatus(errno, old);
-  }
-  if (fsync(top.get()) != 0) return ErrnoToStatus(errno, path_);
-  return kept;
-}
-
-std::map<SpillId, SegmentDir::Places> SegmentDir::Files() const {
-  std::map<SpillId, Places> files;
-  for (const SpillId id : IdsIn(images_.get(), kPart)) files[id].part = true;
-  for (const SpillId id : IdsIn(images_.get(), kImage)) files[id].image = true;
-  for (const SpillId id : IdsIn(images_.get(), kRemoved)) {
-    files[id].removed = true;
-  }
-  for (const SpillId id : IdsIn(quarantine_.get(), kImage)) {
-    files[id].quarantined = true;
-  }
-  return files;
-}
-
-std::vector<SegmentDir::LostFile> SegmentDir::Lost() const {
-  std::vector<LostFile> lost;
-  for (const SpillId id : IdsIn(quarantine_.get(), kLost)) {
-    LostFile file = {.id = id, .name = NameOf(id, kLost)};
-    struct stat st = {};
-    if (fstatat(quarantine_.get(), file.name.c_str(), &st,
-                AT_SYMLINK_NOFOLLOW) == 0) {
-      file.bytes = static_cast<uint64_t>(st.st_size);
-    }
-    const hoist::UniqueFd why(openat(quarantine_.get(),
-                                     NameOf(id, ".why").c_str(),
-                                     O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
-    const auto text = ReadStart(why.get(), kMostWhy);
-    if (text.ok()) {
-      file.why.assign(reinterpret_cast<const char*>(text->data()),
-                      text->size());
-      absl::StripTrailingAsciiWhitespace(&file.why);
-    }
-    lost.push_back(std::move(file));
-  }
-  std::sort(lost.begin(), lost.end(), [](const auto& one, const auto& other) {
-    return one.id < other.id;
-  });
-  return lost;
+std::string SegmentDir::ReasonOf(SpillId id) const {
+  const hoist::UniqueFd fd(openat(quarantine_.get(), NameOf(id, kWhy).c_str(),
+                                  O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  if (!fd.valid()) return "";
+  const auto text = ReadStart(fd.get(), kMostWhy);
+  if (!text.ok()) return "";
+  std::string why(reinterpret_cast<const char*>(text->data()), text->size());
+  absl::StripAsciiWhitespace(&why);
+  return why;
 }
 
 absl::StatusOr<SegmentFile> SegmentDir::CreatePart(SpillId id, uint64_t bytes) {
@@ -255,7 +231,7 @@ absl::StatusOr<SegmentFile> SegmentDir::CreatePart(SpillId id, uint64_t bytes) {
 
 void SegmentDir::DropPart(SpillId id) {
   // One that stays is swept at the next start.
-  unlinkat(images_.get(), NameOf(id, kPart).c_str(), 0);
+  Unlink(images_.get(), NameOf(id, kPart)).IgnoreError();
 }
 
 absl::Status SegmentDir::Publish(SpillId id) {
@@ -263,8 +239,7 @@ absl::Status SegmentDir::Publish(SpillId id) {
                NameOf(id, kImage).c_str()) != 0) {
     return ErrnoToStatus(errno, ImagePath(id));
   }
-  if (fsync(images_.get()) != 0) return ErrnoToStatus(errno, path_ + "/images");
-  return absl::OkStatus();
+  return Annotate(SyncDir(images_.get()), path_ + "/images");
 }
 
 absl::StatusOr<SegmentFile> SegmentDir::OpenImage(SpillId id,
@@ -285,100 +260,36 @@ absl::StatusOr<SegmentFile> SegmentDir::OpenImage(SpillId id,
   return file;
 }
 
-absl::StatusOr<FoundSegment> SegmentDir::ReadHeader(SpillId id,
-                                                    bool quarantined) const {
-  const std::string name = NameOf(id, kImage);
-  const hoist::UniqueFd fd(
-      openat(quarantined ? quarantine_.get() : images_.get(), name.c_str(),
-             O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-  if (!fd.valid()) return ErrnoToStatus(errno, name);
-  struct stat st = {};
-  if (fstat(fd.get(), &st) != 0) return ErrnoToStatus(errno, name);
-  if (!S_ISREG(st.st_mode)) return absl::DataLossError("it is no file");
-  const auto file_bytes = static_cast<uint64_t>(st.st_size);
-  if (file_bytes < SegmentHeaderBytes(0)) {
-    return absl::OutOfRangeError(
-        absl::StrCat("it has ", file_bytes, " bytes, and no whole header"));
+absl::Status SegmentDir::Remove(SpillId id) {
+  const std::string image = NameOf(id, kImage);
+  for (const int dir : {images_.get(), quarantine_.get()}) {
+    const absl::Status gone = Unlink(dir, image);
+    if (!gone.ok()) return Annotate(gone, path_);
   }
-  HOIST_ASSIGN_OR_RETURN(const auto start,
-                         ReadStart(fd.get(), kSegmentHeaderStart));
-  HOIST_ASSIGN_OR_RETURN(const uint64_t bytes,
-                         FindSegmentHeaderBytes(start, file_bytes));
-  HOIST_ASSIGN_OR_RETURN(const auto header, ReadStart(fd.get(), bytes));
-  return FindSegmentHeader(header);
+  // Last: without its image it is swept, and an image without it is listed.
+  return Annotate(Unlink(quarantine_.get(), NameOf(id, kWhy)), path_);
 }
 
-absl::Status SegmentDir::DropImage(SpillId id, bool quarantined) {
-  const int dir = quarantined ? quarantine_.get() : images_.get();
-  HOIST_RETURN_IF_ERROR(Unlink(dir, NameOf(id, kImage)));
-  if (fsync(dir) != 0) return ErrnoToStatus(errno, path_);
-  return absl::OkStatus();
+absl::Status SegmentDir::SyncRemoval(bool quarantined) {
+  if (quarantined) return SyncQuarantine();
+  return Annotate(SyncDir(images_.get()), path_);
 }
 
-absl::Status SegmentDir::BeginRemoval(SpillId id) {
-  const std::string removed = NameOf(id, kRemoved);
-  bool any = false;
-  for (const int from : {images_.get(), quarantine_.get()}) {
-    if (renameat(from, NameOf(id, kImage).c_str(), images_.get(),
-                 removed.c_str()) == 0) {
-      any = true;
-    } else if (errno != ENOENT) {
-      return ErrnoToStatus(errno, ImagePath(id));
-    }
-  }
-  // The row may have to wait: something must say that it goes.
-  if (!any) {
-    const hoist::UniqueFd marker(
-        openat(images_.get(), removed.c_str(),
-               O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
-    if (!marker.valid()) return ErrnoToStatus(errno, ImagePath(id));
-  }
-  if (fsync(images_.get()) != 0 || fsync(quarantine_.get()) != 0) {
-    return ErrnoToStatus(errno, ImagePath(id));
-  }
-  return absl::OkStatus();
-}
-
-void SegmentDir::FreeRemoved(SpillId id) {
-  const hoist::UniqueFd fd(openat(images_.get(), NameOf(id, kRemoved).c_str(),
-                                  O_WRONLY | O_NOFOLLOW | O_CLOEXEC));
-  // Where it fails the space is free later, with the file.
-  if (fd.valid()) static_cast<void>(ftruncate(fd.get(), 0) == 0);
-}
-
-void SegmentDir::EndRemoval(SpillId id) {
-  // One that stays is found again at the next start.
-  Unlink(images_.get(), NameOf(id, kRemoved)).IgnoreError();
-}
-
-absl::Status SegmentDir::Quarantine(SpillId id) {
+absl::Status SegmentDir::Quarantine(SpillId id, const std::string& why) {
+  const std::string reason = NameOf(id, kWhy);
+  WriteFile(quarantine_.get(), reason, why + "\n").IgnoreError();
   const std::string name = NameOf(id, kImage);
   if (renameat(images_.get(), name.c_str(), quarantine_.get(), name.c_str()) !=
-          0 &&
-      errno != ENOENT) {
-    return ErrnoToStatus(errno, ImagePath(id));
+      0) {
+    if (errno != ENOENT) return ErrnoToStatus(errno, ImagePath(id));
+    Unlink(quarantine_.get(), reason).IgnoreError();
   }
   return absl::OkStatus();
 }
 
-absl::Status SegmentDir::PutAside(SpillId id, bool quarantined,
-                                  const std::string& why) {
-  // The reason is for people: without room for it the file is kept all the
-  // same.
-  const hoist::UniqueFd text(
-      openat(quarantine_.get(), NameOf(id, ".why").c_str(),
-             O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (text.valid()) {
-    const std::string line = absl::StrCat(why, "\n");
-    static_cast<void>(write(text.get(), line.data(), line.size()) >= 0);
-  }
-  // No other file has had this id: new ones are above those of lost files.
-  if (renameat(quarantined ? quarantine_.get() : images_.get(),
-               NameOf(id, kImage).c_str(), quarantine_.get(),
-               NameOf(id, kLost).c_str()) != 0) {
-    return ErrnoToStatus(errno, ImagePath(id));
-  }
-  return absl::OkStatus();
+absl::Status SegmentDir::SyncQuarantine() {
+  HOIST_RETURN_IF_ERROR(Annotate(SyncDir(quarantine_.get()), path_));
+  return Annotate(SyncDir(images_.get()), path_);
 }
 
 std::string SegmentDir::FreeText() const {

@@ -2,15 +2,15 @@
 #define HOIST_DAEMON_STORE_SEGMENT_DIR_H_
 
 #include <cstdint>
-#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "daemon/store/segment_header.h"
-#include "daemon/terms/ids.h"
-#include "daemon/terms/io_engine.h"
+#include "daemon/types/ids.h"
+#include "daemon/types/io_engine.h"
 #include "hoist/shared/unique_fd.h"
 
 namespace hoistd {
@@ -26,87 +26,92 @@ struct SegmentFile {
   }
 };
 
-// The spill directory: names, places and life of segment files.
+// The spill directory: names, places and life of segment files. It is their
+// catalogue, too: an image is there if its name is.
 //
 //   lock          held by the one store that uses the directory
-//   catalogue.db  see catalogue.h; .damaged-1 to -8: kept for a look
-//   models.roll   see model_roll.h
-//   images/N.part an image being written; N.img: a published one; N.del: one
-//                 that is being removed
-//   quarantine/   images that were found damaged, kept for a look; N.lost: one
-//                 of which it is not known what it is, and N.why
+//   images/N.part an image being written; N.img: a published one
+//   quarantine/   N.img: one that was found damaged, kept for a look; N.why:
+//                 the reason, as text
+//   models/       see model_roll.h
 //
-// Threads:  one at a time.
+// Threads:  one at a time, but for ReadHeader.
 // Owns:     the lock and the directories' descriptors. It follows no links.
 class SegmentDir {
  public:
-  // Where files of one id are.
-  struct Places {
-    bool part = false;
-    bool image = false;
-    bool quarantined = false;
-    bool removed = false;
+  // Which of an image's two places.
+  enum class Place { kImages, kQuarantine };
+
+  struct Listing {
+    std::vector<SpillId> images;       // By id.
+    std::vector<SpillId> quarantined;  // By id.
+    std::vector<SpillId> parts;
+    std::set<SpillId> reasons;        // N.why without a file in quarantine/.
+    std::vector<std::string> strays;  // Files of nobody's, below path().
+    uint64_t last_id = 0;             // No file of any kind has a larger one.
   };
-  struct LostFile {
-    SpillId id;
-    std::string name;  // Below quarantine/.
-    uint64_t bytes = 0;
-    std::string why;
+  // What can be said of a file by its start.
+  struct ReadSegment {
+    uint64_t file_bytes = 0;
+    // DataLoss: it is no segment file, or its header does not check.
+    // FailedPrecondition: a newer hoistd wrote it. Unavailable: the disk, or
+    // the system, did not let it be read.
+    absl::StatusOr<FoundSegment> found;
   };
 
   // FailedPrecondition: another store has it.
   static absl::StatusOr<SegmentDir> Open(const std::string& path);
 
   const std::string& path() const { return path_; }
-  std::string catalogue_path() const { return path_ + "/catalogue.db"; }
-  std::string roll_path() const { return path_ + "/models.roll"; }
+  std::string models_path() const { return path_ + "/models"; }
   std::string ImagePath(SpillId id) const;
 
-  absl::StatusOr<bool> HasCatalogue() const;
-  // Puts catalogue.new in the catalogue's place, at once, and keeps what was
-  // there. Returns the name that it has now, empty where it could not be kept.
-  absl::StatusOr<std::string> ReplaceCatalogue();
-  std::string new_catalogue_path() const { return path_ + "/catalogue.new"; }
-  void DropNewCatalogue();
+  // All that is there.
+  absl::StatusOr<Listing> List() const;
+  // Deletes N.part and N.why that belong to nothing: what a stop left of a put,
+  // or of a removal.
+  void Sweep(const Listing& listing);
 
-  // All images, wherever they are, but for lost ones.
-  std::map<SpillId, Places> Files() const;
-  std::vector<LostFile> Lost() const;
+  // Thread-safe; has one descriptor open meanwhile.
+  ReadSegment ReadHeader(SpillId id, Place place) const;
+  // Why an image is in quarantine/; empty: nobody knows.
+  std::string ReasonOf(SpillId id) const;
 
   // A new N.part with its space reserved. ResourceExhausted: the disk is full;
   // the message has the numbers.
   absl::StatusOr<SegmentFile> CreatePart(SpillId id, uint64_t bytes);
   void DropPart(SpillId id);
-  // N.part becomes N.img, and is that after a power cut too.
+  // N.part becomes N.img, and is that after a power cut too. After an error
+  // there may be either, or after a power cut.
   absl::Status Publish(SpillId id);
   // NotFound: there is none. DataLoss: it has another size than `bytes`.
   absl::StatusOr<SegmentFile> OpenImage(SpillId id, uint64_t bytes) const;
-  // The whole header of N.img, for want of a row. OutOfRange: the file is
-  // shorter than the shortest of headers. DataLoss: it is no segment file, not
-  // whole, or damaged.
-  absl::StatusOr<FoundSegment> ReadHeader(SpillId id, bool quarantined) const;
-  // For what nobody has been told of, or cannot use. OK where there is none.
-  absl::Status DropImage(SpillId id, bool quarantined);
 
-  // Removal has two steps, so that no image comes back: N.img becomes N.del,
-  // and is that after a power cut too; and once no row speaks of it, N.del is
-  // deleted. Between them its space may be freed. OK where there is no N.img:
-  // then N.del is empty.
-  absl::Status BeginRemoval(SpillId id);
-  void FreeRemoved(SpillId id);
-  void EndRemoval(SpillId id);
+  // Deletes N.img, wherever it is, and N.why. OK where there is none.
+  absl::Status Remove(SpillId id);
+  // What Remove did is so after a power cut, too. `quarantined`: it may have
+  // been in quarantine/.
+  absl::Status SyncRemoval(bool quarantined);
 
-  // N.img goes to quarantine/, if it is there at all.
-  absl::Status Quarantine(SpillId id);
-  // N.img goes to quarantine/N.lost from where it is.
-  absl::Status PutAside(SpillId id, bool quarantined, const std::string& why);
+  // N.img goes to quarantine/, if it is there at all, and `why` to N.why. The
+  // reason goes first: where the move is lost, it says at the next start that
+  // there was one. It is for people: without room for it the file goes all the
+  // same.
+  absl::Status Quarantine(SpillId id, const std::string& why);
+  // What Quarantine moved is there after a power cut, too. The reasons may be
+  // empty then.
+  absl::Status SyncQuarantine();
   // ", M bytes are free there", for messages.
   std::string FreeText() const;
 
  private:
   SegmentDir() = default;
+  int FdOf(Place place) const {
+    return place == Place::kImages ? images_.get() : quarantine_.get();
+  }
 
   std::string path_;
+  hoist::UniqueFd top_;
   hoist::UniqueFd lock_;
   hoist::UniqueFd images_;
   hoist::UniqueFd quarantine_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
@@ -17,7 +18,6 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 
 constexpr char kMagic[8] = {'H', 'O', 'I', 'S', 'T', 'S', 'E', 'G'};
-constexpr uint32_t kUndescribed = 1;
 constexpr uint32_t kVersion = 2;
 
 struct Fixed {
@@ -38,14 +38,26 @@ Fingerprint HashWithoutItself(std::span<const std::byte> header) {
   return Xxh3(copy);
 }
 
-absl::Status CheckStart(const Fixed& fixed) {
+absl::StatusOr<Fixed> StartOf(std::span<const std::byte> from) {
+  Fixed fixed;
+  if (from.size() < sizeof fixed) return absl::DataLossError("no header");
+  std::memcpy(&fixed, from.data(), sizeof fixed);
   if (std::memcmp(fixed.magic, kMagic, sizeof kMagic) != 0) {
     return absl::DataLossError("it is not a segment file");
   }
-  if ((fixed.version != kVersion && fixed.version != kUndescribed) ||
-      fixed.block_bytes != kBlockBytes) {
-    return absl::DataLossError(
-        absl::StrCat("its version is ", fixed.version, ", not ", kVersion));
+  return fixed;
+}
+
+// `fixed` is of a header whose checksum is right.
+absl::Status CheckVersion(const Fixed& fixed) {
+  const std::string text =
+      absl::StrCat("its version is ", fixed.version, ", not ", kVersion);
+  if (fixed.version > kVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(text, ": use a newer hoistd"));
+  }
+  if (fixed.version < kVersion || fixed.block_bytes != kBlockBytes) {
+    return absl::DataLossError(text);
   }
   return absl::OkStatus();
 }
@@ -75,9 +87,9 @@ uint64_t BlockCount(uint64_t image_bytes) {
 }
 
 uint64_t SegmentHeaderBytes(uint64_t image_bytes, uint64_t description_bytes) {
-  uint64_t bytes =
-      sizeof(Fixed) + BlockCount(image_bytes) * sizeof(Fingerprint);
-  if (description_bytes > 0) bytes += sizeof(uint64_t) + description_bytes;
+  const uint64_t bytes = sizeof(Fixed) +
+                         BlockCount(image_bytes) * sizeof(Fingerprint) +
+                         sizeof(uint64_t) + description_bytes;
   return (bytes + hoist::kImageAlignment - 1) / hoist::kImageAlignment *
          hoist::kImageAlignment;
 }
@@ -87,7 +99,7 @@ Fingerprint EncodeSegmentHeader(const SegmentHeader& header,
   const uint64_t described = header.description.size();
   HOIST_CHECK(to.size() == SegmentHeaderBytes(header.image_bytes, described));
   HOIST_CHECK(header.blocks.size() == BlockCount(header.image_bytes));
-  Fixed fixed = {.version = described > 0 ? kVersion : kUndescribed,
+  Fixed fixed = {.version = kVersion,
                  .block_bytes = kBlockBytes,
                  .image_bytes = header.image_bytes,
                  .header_bytes = to.size(),
@@ -97,11 +109,9 @@ Fingerprint EncodeSegmentHeader(const SegmentHeader& header,
   std::memcpy(to.data(), &fixed, sizeof fixed);
   const auto table = std::as_bytes(std::span(header.blocks));
   auto at = std::copy(table.begin(), table.end(), to.begin() + sizeof fixed);
-  if (described > 0) {
-    const auto count = std::as_bytes(std::span(&described, 1));
-    at = std::copy(count.begin(), count.end(), at);
-    std::copy(header.description.begin(), header.description.end(), at);
-  }
+  const auto count = std::as_bytes(std::span(&described, 1));
+  at = std::copy(count.begin(), count.end(), at);
+  std::copy(header.description.begin(), header.description.end(), at);
   const Fingerprint hash = HashWithoutItself(to);
   std::memcpy(to.data() + offsetof(Fixed, header_hash), hash.data(),
               hash.size());
@@ -110,38 +120,34 @@ Fingerprint EncodeSegmentHeader(const SegmentHeader& header,
 
 absl::StatusOr<uint64_t> FindSegmentHeaderBytes(
     std::span<const std::byte> start, uint64_t file_bytes) {
-  Fixed fixed;
-  if (start.size() < sizeof fixed) return absl::DataLossError("no header");
-  std::memcpy(&fixed, start.data(), sizeof fixed);
-  HOIST_RETURN_IF_ERROR(CheckStart(fixed));
+  HOIST_ASSIGN_OR_RETURN(const Fixed fixed, StartOf(start));
   // Before anything is made of these sizes.
   if (fixed.image_bytes > hoist::kMaxImageBytes ||
-      fixed.header_bytes < SegmentHeaderBytes(fixed.image_bytes) ||
+      fixed.header_bytes < SegmentHeaderBytes(0, 0) ||
       fixed.header_bytes >
           SegmentHeaderBytes(fixed.image_bytes, kMaxDescriptionBytes)) {
     return absl::DataLossError("its header speaks of impossible sizes");
   }
-  if (file_bytes != fixed.header_bytes + fixed.image_bytes) {
-    return absl::DataLossError(
-        absl::StrCat("it has ", file_bytes, " bytes instead of ",
-                     fixed.header_bytes + fixed.image_bytes));
+  if (file_bytes < fixed.header_bytes) {
+    return absl::DataLossError(absl::StrCat(
+        "it has ", file_bytes, " bytes, and its header ", fixed.header_bytes));
   }
   return fixed.header_bytes;
 }
 
 absl::StatusOr<FoundSegment> FindSegmentHeader(
     std::span<const std::byte> from) {
-  Fixed fixed;
-  if (from.size() < sizeof fixed) return absl::DataLossError("no header");
-  std::memcpy(&fixed, from.data(), sizeof fixed);
-  HOIST_RETURN_IF_ERROR(CheckStart(fixed));
-  if (fixed.header_bytes != from.size() ||
-      fixed.image_bytes > hoist::kMaxImageBytes ||
-      from.size() < SegmentHeaderBytes(fixed.image_bytes)) {
+  HOIST_ASSIGN_OR_RETURN(const Fixed fixed, StartOf(from));
+  if (fixed.header_bytes != from.size()) {
     return absl::DataLossError("its header has another size than it says");
   }
   if (HashWithoutItself(from) != fixed.header_hash) {
     return absl::DataLossError("its header's checksum is wrong");
+  }
+  HOIST_RETURN_IF_ERROR(CheckVersion(fixed));
+  if (fixed.image_bytes > hoist::kMaxImageBytes ||
+      from.size() < SegmentHeaderBytes(fixed.image_bytes, 0)) {
+    return absl::DataLossError("its header has another size than it needs");
   }
   FoundSegment found = {
       .header = {.image_bytes = fixed.image_bytes,
@@ -151,10 +157,8 @@ absl::StatusOr<FoundSegment> FindSegmentHeader(
   header.blocks.resize(BlockCount(header.image_bytes));
   const auto table = std::as_writable_bytes(std::span(header.blocks));
   std::copy_n(from.begin() + sizeof fixed, table.size(), table.begin());
-  if (fixed.version != kUndescribed) {
-    HOIST_ASSIGN_OR_RETURN(header.description,
-                           DescriptionIn(from, header.image_bytes));
-  }
+  HOIST_ASSIGN_OR_RETURN(header.description,
+                         DescriptionIn(from, header.image_bytes));
   if (from.size() !=
       SegmentHeaderBytes(header.image_bytes, header.description.size())) {
     return absl::DataLossError("its header has another size than it needs");
@@ -163,22 +167,16 @@ absl::StatusOr<FoundSegment> FindSegmentHeader(
 }
 
 absl::StatusOr<SegmentHeader> DecodeSegmentHeader(
-    std::span<const std::byte> from, uint64_t image_bytes,
-    const Fingerprint& header_hash) {
-  Fixed fixed;
-  if (from.size() < sizeof fixed) return absl::DataLossError("no header");
-  std::memcpy(&fixed, from.data(), sizeof fixed);
-  HOIST_RETURN_IF_ERROR(CheckStart(fixed));
-  if (fixed.image_bytes != image_bytes) {
-    return absl::DataLossError(
-        absl::StrCat("its header speaks of ", fixed.image_bytes,
-                     " bytes, the catalogue of ", image_bytes));
+    std::span<const std::byte> from, const Fingerprint& header_hash) {
+  auto found = FindSegmentHeader(from);
+  if (absl::IsFailedPrecondition(found.status())) {
+    return absl::DataLossError(found.status().message());
   }
-  HOIST_ASSIGN_OR_RETURN(FoundSegment found, FindSegmentHeader(from));
-  if (found.header_hash != header_hash) {
-    return absl::DataLossError("it is not the file that the catalogue knows");
+  if (!found.ok()) return found.status();
+  if (found->header_hash != header_hash) {
+    return absl::DataLossError("it is not the file that was written here");
   }
-  return std::move(found.header);
+  return std::move(found->header);
 }
 
 absl::Status CheckBlocks(const SegmentHeader& header, uint64_t first,

@@ -6,12 +6,12 @@
 //         32  the group's fingerprint
 //         48  XXH3-128 of this header with these 16 bytes zero
 //         64  XXH3-128 of each block of the image, the last one short
-//             from version 2 on: u64 bytes of the description, and those
+//             u64 bytes of the description, and those
 //             zeros up to a multiple of 4 KiB; then the image
 //
 // All numbers are little-endian. The description (description.h) says what the
-// image is of, so that a lost catalogue row can be made again from the file.
-// Version 1 has none: an image of it is served as ever, with its row.
+// image is of. Every version has its first 64 bytes so, and that checksum: by
+// it a newer form is told from a flipped bit.
 #ifndef HOIST_DAEMON_STORE_SEGMENT_HEADER_H_
 #define HOIST_DAEMON_STORE_SEGMENT_HEADER_H_
 
@@ -35,7 +35,7 @@ struct SegmentHeader {
   uint64_t image_bytes = 0;
   Fingerprint group_fingerprint = {};
   std::vector<Fingerprint> blocks;
-  std::vector<std::byte> description;  // Empty: version 1.
+  std::vector<std::byte> description;
 };
 
 struct FoundSegment {
@@ -44,29 +44,26 @@ struct FoundSegment {
 };
 
 // `image_bytes` is at most hoist::kMaxImageBytes, `description_bytes` at most
-// kMaxDescriptionBytes; 0: version 1.
+// kMaxDescriptionBytes.
 uint64_t BlockCount(uint64_t image_bytes);
-uint64_t SegmentHeaderBytes(uint64_t image_bytes,
-                            uint64_t description_bytes = 0);
+uint64_t SegmentHeaderBytes(uint64_t image_bytes, uint64_t description_bytes);
 
-// Fills `to`, of SegmentHeaderBytes; of version 1 where nothing is described.
-// Returns the header's own checksum, which
-// the catalogue keeps: it binds a row to one file's exact content.
+// Fills `to`, of SegmentHeaderBytes. Returns the header's own checksum, which
+// stands for one image's exact content.
 Fingerprint EncodeSegmentHeader(const SegmentHeader& header,
                                 std::span<std::byte> to);
 
-// DataLoss, with what differs: `from` is no such header, or not the one with
-// that checksum for an image of that size.
-absl::StatusOr<SegmentHeader> DecodeSegmentHeader(
-    std::span<const std::byte> from, uint64_t image_bytes,
-    const Fingerprint& header_hash);
-
-// For files of which no row speaks. The first says how long the header of a
-// file of `file_bytes` is, by its first kSegmentHeaderStart bytes; the second
-// takes all of it. DataLoss: it is no whole segment file.
+// How long the header of a file of `file_bytes` is, by its first
+// kSegmentHeaderStart bytes. DataLoss: it is no segment file, or shorter than
+// its header.
 absl::StatusOr<uint64_t> FindSegmentHeaderBytes(
     std::span<const std::byte> start, uint64_t file_bytes);
+// Takes all of a header. DataLoss, with what is wrong: it is damaged.
+// FailedPrecondition: it is whole, and of a newer version.
 absl::StatusOr<FoundSegment> FindSegmentHeader(std::span<const std::byte> from);
+// DataLoss: it is not the header that has this checksum.
+absl::StatusOr<SegmentHeader> DecodeSegmentHeader(
+    std::span<const std::byte> from, const Fingerprint& header_hash);
 
 // Compares `bytes`, which are the image's from block `first` on, with the
 // table. DataLoss: names the first block that differs.

@@ -19,7 +19,7 @@ constexpr uint64_t kReadBytes = 16 * kBlockBytes;
 // One image on its way from the disk. Shared by the reads and checks that run
 // at once.
 struct SpillStore::GetJob {
-  CatalogueRow row;
+  StoredImage image;
   std::span<std::byte> to;
   bool verifies = false;  // Nothing is delivered; `to` is of `window`.
   AlignedBuffer window;
@@ -29,10 +29,10 @@ struct SpillStore::GetJob {
   SegmentHeader header;
 };
 
-absl::StatusOr<CatalogueRow> SpillStore::FindSound(SpillId id) const {
+absl::StatusOr<StoredImage> SpillStore::FindSound(SpillId id) const {
   absl::MutexLock lock(&mu_);
-  const auto found = rows_.find(id);
-  if (found == rows_.end()) {
+  const auto found = images_.find(id);
+  if (found == images_.end()) {
     return absl::NotFoundError(absl::StrCat("no spilled image ", id.number()));
   }
   if (!found->second.quarantined.empty()) {
@@ -45,16 +45,16 @@ absl::StatusOr<CatalogueRow> SpillStore::FindSound(SpillId id) const {
 
 void SpillStore::Get(SpillId id, std::span<std::byte> to, Done done) {
   Begin();
-  auto row = FindSound(id);
-  absl::Status status = row.status();
-  if (row.ok() && to.size() != row->meta->group.image_bytes) {
+  auto image = FindSound(id);
+  absl::Status status = image.status();
+  if (image.ok() && to.size() != image->meta->group.image_bytes) {
     status = absl::InvalidArgumentError(absl::StrCat(
-        "spilled image ", id.number(), " has ", row->meta->group.image_bytes,
+        "spilled image ", id.number(), " has ", image->meta->group.image_bytes,
         " bytes, and room for ", to.size(), " was given"));
   }
   if (!status.ok()) return Answer(std::move(done), status);
   auto job = std::make_shared<GetJob>();
-  job->row = *std::move(row);
+  job->image = *std::move(image);
   job->to = to;
   job->done = std::move(done);
   desk_.Post([this, job] { StartGet(job); });
@@ -63,7 +63,7 @@ void SpillStore::Get(SpillId id, std::span<std::byte> to, Done done) {
 void SpillStore::Verify(SpillId id, Done done) {
   Begin();
   auto job = std::make_shared<GetJob>();
-  job->row.id = id;
+  job->image.id = id;
   job->verifies = true;
   job->done = std::move(done);
   {
@@ -76,9 +76,9 @@ void SpillStore::Verify(SpillId id, Done done) {
 
 void SpillStore::StartVerify(std::shared_ptr<GetJob> job) {
   // Only now: it may have been removed while it waited.
-  auto row = FindSound(job->row.id);
-  if (!row.ok()) return EndGet(job, row.status());
-  job->row = *std::move(row);
+  auto image = FindSound(job->image.id);
+  if (!image.ok()) return EndGet(job, image.status());
+  job->image = *std::move(image);
   auto window = AlignedBuffer::Create(kReadBytes);
   if (!window.ok()) return EndGet(job, window.status());
   job->window = *std::move(window);
@@ -86,8 +86,8 @@ void SpillStore::StartVerify(std::shared_ptr<GetJob> job) {
 }
 
 void SpillStore::StartGet(std::shared_ptr<GetJob> job) {
-  const uint64_t header_bytes = job->row.header_bytes;
-  auto file = dir_.OpenImage(job->row.id, FileBytes(job->row));
+  const uint64_t header_bytes = job->image.header_bytes;
+  auto file = dir_.OpenImage(job->image.id, FileBytes(job->image));
   if (!file.ok()) {
     const bool missing = absl::IsNotFound(file.status());
     return FinishGet(job, missing ? absl::DataLossError("its file is missing")
@@ -107,9 +107,8 @@ void SpillStore::StartGet(std::shared_ptr<GetJob> job) {
 }
 
 void SpillStore::CheckHeader(std::shared_ptr<GetJob> job) {
-  auto header = DecodeSegmentHeader(job->header_bytes.span(),
-                                    job->row.meta->group.image_bytes,
-                                    job->row.header_hash);
+  auto header =
+      DecodeSegmentHeader(job->header_bytes.span(), job->image.header_hash);
   if (!header.ok()) return FinishGet(job, header.status());
   job->header = *std::move(header);
   if (job->verifies) return VerifyFrom(job, 0);
@@ -127,7 +126,7 @@ void SpillStore::ReadBlocks(std::shared_ptr<GetJob> job) {
     const auto to =
         job->to.subspan(at, std::min(kReadBytes, job->to.size() - at));
     io_.Read({.file = job->file.io(),
-              .offset = job->row.header_bytes + at,
+              .offset = job->image.header_bytes + at,
               .into = {{to.data(), to.size()}}},
              [this, job, gather, at, to](const absl::Status& status) {
                if (!status.ok()) return gather->Part(status);
@@ -143,7 +142,7 @@ void SpillStore::VerifyFrom(std::shared_ptr<GetJob> job, uint64_t at) {
   if (at == image_bytes) return FinishGet(job, absl::OkStatus());
   job->to = job->window.span().first(std::min(kReadBytes, image_bytes - at));
   io_.Read({.file = job->file.io(),
-            .offset = job->row.header_bytes + at,
+            .offset = job->image.header_bytes + at,
             .into = {{job->to.data(), job->to.size()}}},
            [this, job, at](const absl::Status& status) {
              if (!status.ok()) return FinishGet(job, status);
@@ -162,8 +161,8 @@ void SpillStore::FinishGet(std::shared_ptr<GetJob> job,
   // and quarantine is the desk's work.
   desk_.Post([this, job, status] {
     job->file = SegmentFile();
-    EndGet(job,
-           absl::IsDataLoss(status) ? Quarantine(job->row.id, status) : status);
+    EndGet(job, absl::IsDataLoss(status) ? Quarantine(job->image.id, status)
+                                         : status);
   });
 }
 
@@ -182,33 +181,31 @@ void SpillStore::EndGet(const std::shared_ptr<GetJob>& job,
 }
 
 absl::Status SpillStore::Quarantine(SpillId id, const absl::Status& why) {
-  CatalogueRow row;
+  std::string reason;
   {
     absl::MutexLock lock(&mu_);
-    const auto found = rows_.find(id);
-    if (found == rows_.end()) {
+    const auto found = images_.find(id);
+    if (found == images_.end()) {
       return absl::NotFoundError(
           absl::StrCat("spilled image ", id.number(), " was removed"));
     }
     // Before the file moves: no Get may begin now.
-    if (found->second.quarantined.empty()) {
-      found->second.quarantined = std::string(why.message());
-    }
-    row = found->second;
+    std::string& quarantined = found->second.quarantined;
+    if (quarantined.empty()) quarantined = std::string(why.message());
+    reason = quarantined;
   }
-  absl::Status status = Annotate(
-      why, absl::StrCat(dir_.ImagePath(id), " is damaged; it was moved to ",
-                        options_.dir, "/quarantine"));
-  const absl::Status moved = dir_.Quarantine(id);
-  // Where the row cannot say so, the file's place does at the next start.
-  const absl::Status marked = catalogue_.MarkQuarantined(row);
-  if (moved.ok()) return status;
-  // It is refused all the same, at the next start too if the row could be
+  absl::Status moved = dir_.Quarantine(id, reason);
+  moved.Update(dir_.SyncQuarantine());
+  if (moved.ok()) {
+    return Annotate(
+        why, absl::StrCat(dir_.ImagePath(id), " is damaged; it was moved to ",
+                          options_.dir, "/quarantine"));
+  }
+  // It is refused all the same, at the next start too if the reason could be
   // written, else checked again.
   return absl::DataLossError(
       absl::StrCat(dir_.ImagePath(id), " is damaged: ", why.message(),
-                   "; quarantine failed: ", moved.message(),
-                   marked.ok() ? "" : absl::StrCat("; ", marked.message())));
+                   "; quarantine failed: ", moved.message()));
 }
 
 }  // namespace hoistd

@@ -15,7 +15,7 @@ namespace hoistd {
 namespace {
 
 // Of one checksum task: long enough that handing it over costs nothing.
-constexpr uint64_t kHashBytes = 32 * kBlockBytes;
+constexpr uint64_t kPutHashBytes = 32 * kBlockBytes;
 
 }  // namespace
 
@@ -101,7 +101,8 @@ void SpillStore::StartPut(std::shared_ptr<PutJob> job) {
                  .group_fingerprint = FingerprintOf(job->meta->group_content)};
   job->header.blocks.resize(BlockCount(job->image.size()));
 
-  const uint64_t tasks = (job->image.size() + kHashBytes - 1) / kHashBytes;
+  const uint64_t tasks =
+      (job->image.size() + kPutHashBytes - 1) / kPutHashBytes;
   auto gather = std::make_shared<Gather>(
       tasks + 1, [this, job](const absl::Status& status) {
         if (status.ok()) {
@@ -115,8 +116,8 @@ void SpillStore::StartPut(std::shared_ptr<PutJob> job) {
       [gather](const absl::Status& status) { gather->Part(status); });
   for (uint64_t task = 0; task < tasks; ++task) {
     hashers_.Post([job, gather, task] {
-      const uint64_t begin = task * kHashBytes;
-      const uint64_t end = std::min(begin + kHashBytes, job->image.size());
+      const uint64_t begin = task * kPutHashBytes;
+      const uint64_t end = std::min(begin + kPutHashBytes, job->image.size());
       for (uint64_t at = begin; at < end; at += kBlockBytes) {
         job->header.blocks[at / kBlockBytes] =
             Xxh3(job->image.subspan(at, std::min(kBlockBytes, end - at)));
@@ -150,23 +151,19 @@ void SpillStore::WriteHeader(std::shared_ptr<PutJob> job) {
 
 void SpillStore::Publish(std::shared_ptr<PutJob> job) {
   absl::Status status = dir_.Publish(job->id);
-  CatalogueRow row = {.id = job->id,
-                      .meta = job->meta,
-                      .header_bytes = job->header_size,
-                      .header_hash = job->header_hash};
-  if (status.ok()) {
-    status = Annotate(catalogue_.Add(row), dir_.catalogue_path());
-  }
   if (!status.ok()) {
-    // Whichever name it has got to. One that stays is whole, and taken in at
-    // the next start: nobody is harmed by that.
-    dir_.DropImage(job->id, false).IgnoreError();
+    // Whichever name it has got to. One that stays is whole, and there at the
+    // next start: nobody is harmed by that.
+    dir_.Remove(job->id).IgnoreError();
     return FinishPut(job, status);
   }
   job->part = false;
   {
     absl::MutexLock lock(&mu_);
-    rows_.emplace(job->id, std::move(row));
+    images_.emplace(job->id, StoredImage{.id = job->id,
+                                         .meta = job->meta,
+                                         .header_bytes = job->header_size,
+                                         .header_hash = job->header_hash});
   }
   FinishPut(job, absl::OkStatus());
 }

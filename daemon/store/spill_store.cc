@@ -12,31 +12,33 @@ namespace hoistd {
 absl::StatusOr<std::unique_ptr<SpillStore>> SpillStore::Open(
     const SpillOptions& options, IoEngine& io) {
   HOIST_ASSIGN_OR_RETURN(SegmentDir dir, SegmentDir::Open(options.dir));
-  HOIST_ASSIGN_OR_RETURN(SpillRecovery found, RecoverSpills(dir));
-  ModelRoll roll = ModelRoll::Open(dir.roll_path(), found.notes);
-  return std::unique_ptr<SpillStore>(new SpillStore(
+  HOIST_ASSIGN_OR_RETURN(SpillScan found, ScanSpills(dir));
+  HOIST_ASSIGN_OR_RETURN(ModelRoll roll,
+                         ModelRoll::Open(dir.models_path(), found.notes));
+  std::unique_ptr<SpillStore> store(new SpillStore(
       options, io, std::move(dir), std::move(found), std::move(roll)));
+  HOIST_RETURN_IF_ERROR(
+      store->hashers_.Start(std::max(options.hash_threads, 1)));
+  HOIST_RETURN_IF_ERROR(store->desk_.Start(1));
+  return store;
 }
 
 SpillStore::SpillStore(const SpillOptions& options, IoEngine& io,
-                       SegmentDir dir, SpillRecovery found, ModelRoll roll)
+                       SegmentDir dir, SpillScan found, ModelRoll roll)
     : options_(options),
       io_(io),
       dir_(std::move(dir)),
-      catalogue_(std::move(found.catalogue)),
       roll_(std::move(roll)),
       models_(roll_.models()),
       lost_bytes_(found.lost_bytes),
-      notes_(std::move(found.notes)),
-      rows_(std::move(found.rows)),
+      notes_(Shortened(std::move(found.notes))),
+      images_(std::move(found.images)),
       used_bytes_(lost_bytes_),
-      last_id_(found.last_id),
-      hashers_(std::max(options.hash_threads, 1)),
-      desk_(1) {
+      last_id_(found.last_id) {
   for (std::string& note : notes_) {
     note = absl::StrCat("disk.spill_dir ", options_.dir, ": ", note);
   }
-  for (const auto& [id, row] : rows_) used_bytes_ += FileBytes(row);
+  for (const auto& [id, image] : images_) used_bytes_ += FileBytes(image);
 }
 
 SpillStore::~SpillStore() {
@@ -81,46 +83,36 @@ void SpillStore::Remove(SpillId id, Done done) {
 }
 
 absl::Status SpillStore::DoRemove(SpillId id) {
-  uint64_t bytes = 0;
+  bool quarantined = false;
   {
     absl::MutexLock lock(&mu_);
-    const auto found = rows_.find(id);
-    if (found == rows_.end()) {
+    const auto found = images_.find(id);
+    if (found == images_.end()) {
       return absl::NotFoundError(
           absl::StrCat("no spilled image ", id.number()));
     }
-    bytes = FileBytes(found->second);
+    quarantined = !found->second.quarantined.empty();
   }
-  // The file's name first: an image without a row is taken in again at a start.
-  HOIST_RETURN_IF_ERROR(dir_.BeginRemoval(id));
-  absl::Status row = catalogue_.Remove(id);
-  if (!row.ok()) {
-    // On a full disk its own room may be all that the row needs to go.
-    dir_.FreeRemoved(id);
-    row = catalogue_.Remove(id);
+  HOIST_RETURN_IF_ERROR(dir_.Remove(id));
+  {
+    absl::MutexLock lock(&mu_);
+    const auto found = images_.find(id);
+    used_bytes_ -= FileBytes(found->second);
+    images_.erase(found);
   }
-  if (row.ok() && catalogue_.durable()) {
-    dir_.EndRemoval(id);
-  } else {
-    // N.del stays, and at the next start the row goes with it.
-    dir_.FreeRemoved(id);
-  }
-  absl::MutexLock lock(&mu_);
-  rows_.erase(id);
-  used_bytes_ -= bytes;
-  if (absl::IsResourceExhausted(row)) return absl::OkStatus();
-  return Annotate(row, "the row stays until the next start");
+  return Annotate(dir_.SyncRemoval(quarantined),
+                  "a power cut may bring the image back");
 }
 
 std::vector<SpillRecord> SpillStore::List() const {
   absl::MutexLock lock(&mu_);
   std::vector<SpillRecord> records;
-  records.reserve(rows_.size());
-  for (const auto& [id, row] : rows_) {
+  records.reserve(images_.size());
+  for (const auto& [id, image] : images_) {
     records.push_back({.id = id,
-                       .meta = row.meta,
-                       .file_bytes = FileBytes(row),
-                       .quarantined = row.quarantined});
+                       .meta = image.meta,
+                       .file_bytes = FileBytes(image),
+                       .quarantined = image.quarantined});
   }
   return records;
 }
@@ -130,11 +122,11 @@ SpillUsage SpillStore::usage() const {
   SpillUsage usage = {.capacity_bytes = options_.capacity_bytes,
                       .used_bytes = used_bytes_,
                       .lost_bytes = lost_bytes_};
-  for (const auto& [id, row] : rows_) {
-    if (row.quarantined.empty()) {
+  for (const auto& [id, image] : images_) {
+    if (image.quarantined.empty()) {
       ++usage.images;
     } else {
-      usage.quarantined_bytes += FileBytes(row);
+      usage.quarantined_bytes += FileBytes(image);
     }
   }
   return usage;

@@ -16,17 +16,16 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "daemon/base/task_threads.h"
-#include "daemon/store/catalogue.h"
 #include "daemon/store/model_roll.h"
 #include "daemon/store/segment_dir.h"
-#include "daemon/store/spill_recovery.h"
+#include "daemon/store/spill_scan.h"
 #include "daemon/store/spill_types.h"
-#include "daemon/terms/io_engine.h"
+#include "daemon/types/io_engine.h"
 
 namespace hoistd {
 
 // The disk tier of published images: one checksummed segment file an image,
-// and a catalogue that says what they are.
+// which says what it is of. The directory is the catalogue.
 //
 // An image is there once its `done` has said so, and then also after a power
 // cut. If the daemon is stopped before, it is there after the next start, or
@@ -34,8 +33,8 @@ namespace hoistd {
 // checksum, and everything that List says as well.
 //
 // Threads:  thread-safe. Callbacks come from a thread of the store, with no
-//           lock held, once each; they must not block. SQLite and the
-//           directory are used by one thread of its own, checksums by others.
+//           lock held, once each; they must not block. One thread of its own
+//           uses the directory, others take checksums.
 // Owns:     the directory, locked against other stores. Borrows the engine.
 //           The destructor waits for what was asked for.
 // Bounds:   `capacity_bytes` of segment files, lost ones included.
@@ -45,10 +44,9 @@ class SpillStore {
   using Done = absl::AnyInvocable<void(absl::Status)>;
   using PutDone = absl::AnyInvocable<void(absl::StatusOr<SpillId>)>;
 
-  // Sees to what a crash or damage left, and says so in notes(): neither a
-  // damaged catalogue nor a full disk keeps it from opening (spill_recovery.h).
-  // FailedPrecondition: the directory is in use, or a newer hoistd's; or it has
-  // images of the older form and no catalogue.
+  // Sees to what a crash or damage left, and says so in notes(): neither
+  // damaged images nor a full disk keep it from opening (spill_scan.h).
+  // FailedPrecondition: the directory is in use, or a newer hoistd's.
   static absl::StatusOr<std::unique_ptr<SpillStore>> Open(
       const SpillOptions& options, IoEngine& io);
   ~SpillStore();
@@ -85,7 +83,7 @@ class SpillStore {
   // By id, quarantined ones too.
   std::vector<SpillRecord> List() const ABSL_LOCKS_EXCLUDED(mu_);
   SpillUsage usage() const ABSL_LOCKS_EXCLUDED(mu_);
-  // What was wrong at Open: every image that was there before and is not in
+  // What was wrong at Open: every image whose file is there and which is not in
   // List() is named here, or counted in the last of very many.
   const std::vector<std::string>& notes() const { return notes_; }
 
@@ -94,7 +92,7 @@ class SpillStore {
   struct GetJob;
 
   SpillStore(const SpillOptions& options, IoEngine& io, SegmentDir dir,
-             SpillRecovery found, ModelRoll roll);
+             SpillScan found, ModelRoll roll);
 
   absl::Status CheckPut(const SpillMeta& meta,
                         std::span<const std::byte> image) const;
@@ -106,8 +104,8 @@ class SpillStore {
   void FinishPut(const std::shared_ptr<PutJob>& job, absl::Status status)
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // The row of an image that can be read. NotFound. DataLoss: in quarantine.
-  absl::StatusOr<CatalogueRow> FindSound(SpillId id) const
+  // An image that can be read. NotFound. DataLoss: in quarantine.
+  absl::StatusOr<StoredImage> FindSound(SpillId id) const
       ABSL_LOCKS_EXCLUDED(mu_);
   void StartGet(std::shared_ptr<GetJob> job);
   void StartVerify(std::shared_ptr<GetJob> job);
@@ -130,15 +128,14 @@ class SpillStore {
 
   const SpillOptions options_;
   IoEngine& io_;
-  SegmentDir dir_;       // The desk's alone, once open.
-  Catalogue catalogue_;  // The desk's alone, once open.
-  ModelRoll roll_;       // The desk's alone, once open.
+  SegmentDir dir_;  // The desk's alone, once open.
+  ModelRoll roll_;  // The desk's alone, once open.
   const ModelRoll::Models models_;
   const uint64_t lost_bytes_;
   std::vector<std::string> notes_;  // Unchanged, once open.
 
   mutable absl::Mutex mu_;
-  std::map<SpillId, CatalogueRow> rows_ ABSL_GUARDED_BY(mu_);
+  std::map<SpillId, StoredImage> images_ ABSL_GUARDED_BY(mu_);
   uint64_t used_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t last_id_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t under_way_ ABSL_GUARDED_BY(mu_) = 0;

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "daemon/model/tensor.h"
-#include "daemon/terms/ids.h"
+#include "daemon/types/ids.h"
 
 namespace hoistd {
 

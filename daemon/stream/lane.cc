@@ -13,11 +13,14 @@ namespace {
 
 namespace lane = hoist::lane;
 
-// Between a GPU's write of done_flag and its next write of `want`, which may
-// still show the place that is done.
+// From a GPU's write of done_flag to its next write of `want`, which may still
+// show the finished place.
 constexpr absl::Duration kWantLag = absl::Microseconds(100);
-// Released words are as far ahead as comparing allows: whatever the client
-// stages before it sees the fault does not wait.
+// A deadline missed by this much passed while this process was stopped or the
+// machine slept. Nothing could arrive meanwhile, so the wait starts anew, once.
+constexpr absl::Duration kOverslept = absl::Seconds(1);
+// Released words are as far ahead as comparisons allow: positions staged before
+// the client sees the fault do not wait.
 constexpr uint32_t kFarAhead = uint32_t{1} << 30;
 constexpr size_t kReleasesALook = 1024;
 
@@ -29,9 +32,8 @@ std::vector<Slot> SlotsOf(const LaneSpec& spec) {
   return slots;
 }
 
-// Where to go on. Flags tell of no position, so that groups that lie in their
-// slots by flags alone are taken for the pass before this one, and the GPU says
-// by `want` what is next.
+// The position to resume at. Flags give no position: groups in their slots by
+// flags count for the pass before, and the GPU's `want` tells the next one.
 uint64_t FirstPosition(const LaneSpec& spec, const LaneMemory& memory) {
   const uint64_t served = memory.header().served.load();
   const uint64_t captured_from = memory.header().captured_from.load();
@@ -135,6 +137,7 @@ bool Lane::LookAtWords(absl::Time now) {
     }
     wanted_ = wanted;
     wanted_since_ = now;
+    waits_anew_ = false;
   }
   changed_ |= changed;
   return changed;
@@ -162,7 +165,7 @@ bool Lane::LookAtRequests() {
 bool Lane::Request(const lane::Request& request) {
   switch (static_cast<lane::RequestKind>(request.kind)) {
     case lane::RequestKind::kSkip: {
-      // There the GPU alone knows what is staged next, and says it.
+      // Only the GPU knows the next position there; `want` gives it.
       if (by_flags(request.to)) return true;
       const absl::Status status = schedule_.Skip(request.from, request.to);
       if (absl::IsResourceExhausted(status)) return false;
@@ -183,7 +186,7 @@ bool Lane::Request(const lane::Request& request) {
 }
 
 bool Lane::Capture(uint64_t from) {
-  // The client stages `from` next; it cannot be further ahead than words reach.
+  // The client stages `from` next; words reach no further ahead.
   if (stats_.captured || from + kFarAhead < schedule_.head() ||
       from > schedule_.head() + kFarAhead) {
     Fail(absl::InvalidArgumentError(absl::StrCat(
@@ -214,8 +217,8 @@ bool Lane::LookAtDone(absl::Time now) {
         schedule_.SawDone(group, words.done.load(std::memory_order_acquire));
       } else if (words.done_flag.load() == 1) {
         words.done_flag.store(0);
-        // Before it a GPU clears the flag: it is of a use that the last hoistd
-        // did not live to see the end of.
+        // A GPU first clears the flag: it is from a use that outlived the last
+        // hoistd.
         if (words.flag.load() != lane::kFlagEmpty) return false;
         schedule_.SawDoneFlag(group);
         done_place_ = static_cast<uint32_t>(position % spec_.order.size()) + 1;
@@ -237,20 +240,20 @@ bool Lane::LookAtWant(absl::Time now) {
   const uint32_t want = memory_->header().want.load();
   if (want == 0 || want > spec_.order.size()) return false;
   const uint64_t head = schedule_.head();
-  if (head < captured_from_) return false;  // Those were staged in order.
+  if (head < captured_from_) return false;  // Staged in order.
   if (want == done_place_ && now - done_at_ < kWantLag) return false;
   const uint64_t place = want - 1;
   const LaneGroup group = spec_.order[place];
-  // It lies there, is on its way, or its last use ends just now.
+  // It is in its slot, on its way, or its last use just ends.
   if (schedule_.loading(group) || schedule_.in_use(group)) return false;
   const uint64_t at = head % spec_.order.size();
   const uint64_t order = spec_.order.size();
   return Jump(want, head + (place + order - at) % order);
 }
 
-// Passes over what the GPU did not take, and over [head, to). The GPU stages in
-// order, so while it waits for `want` it takes nothing else; that it still
-// waits is seen after the flags are cleared, or they are set again.
+// Skips positions that the GPU did not take, and [head, to). The GPU stages in
+// order: while it waits for `want` it takes nothing else. After clearing the
+// flags, checks that it still waits, else sets them again.
 bool Lane::Jump(uint32_t want, uint64_t to) {
   const bool passes =
       std::any_of(watched_.begin(), watched_.end(), [&](LaneGroup group) {
@@ -258,7 +261,7 @@ bool Lane::Jump(uint32_t want, uint64_t to) {
                memory_->group(group).flag.load() != lane::kFlagTaken;
       });
   if (!passes && to == schedule_.head()) return false;
-  // A copy that is under way would set its flag later.
+  // A copy in flight would set its flag later.
   jump_due_ = true;
   if (!under_way_.empty() || current_.has_value()) return false;
   std::vector<std::pair<uint64_t, LaneGroup>> passed;
@@ -402,7 +405,7 @@ LinkPiece Lane::TakePiece(uint64_t at_most) {
   LinkPiece piece;
   Taken& taken = under_way_.emplace_back();
   AddTo(piece, at_most);
-  // Small groups go together: words between their copies would cost time.
+  // Joins small groups: words between their copies would cost time.
   while (current_->range == hosts_[current_->load.group].ranges.size()) {
     const LaneSchedule::Load load = current_->load;
     const bool by_flag = by_flags(load.position);
@@ -434,7 +437,7 @@ void Lane::Ended(const absl::Status&, absl::Time now) {
   const Taken taken = std::move(under_way_.front());
   under_way_.pop_front();
   changed_ = true;
-  released_ = false;  // It may have written over what was released.
+  released_ = false;  // It may overwrite released words.
   stats_.copied_bytes += taken.bytes;
   for (const End& end : taken.ends) Loaded(end, now);
 }
@@ -445,7 +448,7 @@ void Lane::Loaded(const End& end, absl::Time now) {
   ++changes_;
   schedule_.Loaded(load);
   if (!schedule_.in_use(load.group)) TellSkipped(load.group);
-  // The captured form may have begun since the copy was queued.
+  // The captured form may have begun after the copy was queued.
   if (!by_flag && by_flags(load.position) && alive() &&
       schedule_.in_use(load.group)) {
     memory_->Store(memory_->group(load.group).flag, lane::kFlagReady);
@@ -464,7 +467,7 @@ void Lane::Loaded(const End& end, absl::Time now) {
   if (!closed_) parts_.events->host_used(spec_.plan, load.group, step_);
 }
 
-// The oldest position that the client asked for and that is not ready.
+// The oldest requested position that is not ready.
 std::optional<Lane::Wanted> Lane::FindWanted() const {
   if (stats_.captured && schedule_.head() >= captured_from_) {
     const uint32_t want = memory_->header().want.load();
@@ -496,7 +499,7 @@ bool Lane::quiet(bool held_back) const {
   if (!under_way_.empty() || stats_.captured) return false;
   if (current_.has_value() && !held_back) return false;
   if (parts_.cpu_workers) return true;
-  // Kernels of what was staged will write done words.
+  // Kernels of staged groups will write done words.
   return std::none_of(watched_.begin(), watched_.end(), [&](LaneGroup group) {
     return !lane::Reached(static_cast<uint32_t>(schedule_.last_position(group)),
                           cursor_);
@@ -510,18 +513,23 @@ absl::Time Lane::deadline() const {
 
 void Lane::CheckDeadline(absl::Time now) {
   if (now < deadline()) return;
+  if (now - deadline() > kOverslept && !std::exchange(waits_anew_, true)) {
+    stats_.waited += now - wanted_since_;
+    wanted_since_ = now;
+    return;
+  }
   stats_.waited += now - wanted_since_;
   ++stats_.waits;
   const LaneGroup group = schedule_.GroupAt(wanted_->position);
   Fail(absl::DeadlineExceededError(absl::StrCat(
       "streamed group ", group, " (position ", wanted_->position,
       ") was not ready ", absl::FormatDuration(spec_.stage_deadline),
-      " after it was staged; it waits for ", WhatItWaitsFor(group))));
+      " after it was staged; it waits for ", WaitCause(group))));
 }
 
-std::string Lane::WhatItWaitsFor(LaneGroup group) const {
+std::string Lane::WaitCause(LaneGroup group) const {
   if (schedule_.loading(group)) return "its copy over the link";
-  // Positions are served in order, so the head is what holds it up.
+  // Positions are served in order: the head is the cause.
   const LaneGroup head = schedule_.GroupAt(schedule_.head());
   const std::string before =
       head == group ? "" : absl::StrCat("group ", head, ", which waits for ");
@@ -542,8 +550,8 @@ std::string Lane::WhatItWaitsFor(LaneGroup group) const {
   return before + "its turn on the link";
 }
 
-// Some groups a call, so that a large lane holds up nobody. True: there are
-// more that were never released.
+// A few groups per call, so that a large lane delays no other. True: more
+// groups were never released.
 bool Lane::Release() {
   lane::Header& header = memory_->header();
   const uint32_t word = header.cursor.load() + kFarAhead;

@@ -1,5 +1,5 @@
-// One plan's lane: what its client says, what is to be copied for it next, and
-// what it is told.
+// One plan's lane: the client's requests, the next copies for it, and its
+// answers.
 #ifndef HOIST_DAEMON_STREAM_LANE_H_
 #define HOIST_DAEMON_STREAM_LANE_H_
 
@@ -24,26 +24,26 @@
 
 namespace hoistd {
 
-// Threads:  the link's alone.
+// Threads:  the link's only.
 // Owns:     the lane's memory. Borrows the rest, which outlives it. It must
-//           live until every piece that was taken has ended.
-// Bounds:   a look costs the groups that lie in the ring, and at most
+//           live until every piece taken from it has ended.
+// Bounds:   a look costs the groups in the ring, plus at most
 //           kRequestsALook requests, whatever the client writes.
 class Lane final : public LinkCustomer {
  public:
   struct Parts {
     std::span<std::byte> host;
     StreamerEvents* events = nullptr;
-    LaneBoard* board = nullptr;      // Is told whatever changed.
-    TraceRecorder* trace = nullptr;  // nullptr: nothing is recorded.
-    bool cpu_workers = false;  // Emulated: only CPUs change words, and say so.
+    LaneBoard* board = nullptr;      // Gets each change.
+    TraceRecorder* trace = nullptr;  // nullptr: no recording.
+    bool cpu_workers = false;  // Emulated: only CPUs change words, and wake us.
   };
   static constexpr int kRequestsALook = 8;
-  // Small groups are joined to pieces up to this, and up to this part of the
-  // ring, so that one piece is copied, one is next and others are used.
+  // Small groups are joined into pieces up to this size and this part of the
+  // ring. So one piece is copied, one is next, and others are used.
   static constexpr uint64_t kJoinedBytes = uint64_t{16} << 20;
   static constexpr uint64_t kJoinedPart = 4;
-  // Queueing a copy costs a CPU 2 us.
+  // Queueing a copy takes 2 us of CPU.
   static constexpr size_t kRunsAPiece = 64;
 
   Lane(LaneSpec spec, std::unique_ptr<LaneMemory> memory, const Parts& parts);
@@ -59,17 +59,17 @@ class Lane final : public LinkCustomer {
     changed_ = true;
   }
 
-  // Takes in what the client's words say, and serves what needs no copy.
+  // Reads the client's words, and serves positions that need no copy.
   bool Look(absl::Time now) override;
   bool HasPiece() override;
   LinkPiece TakePiece(uint64_t at_most) override;
   void Refused(const absl::Status& why, bool queued) override;
   void Ended(const absl::Status& status, absl::Time now) override;
-  // Ends the plan: releases what waits, loads nothing more. Only the first
-  // reason counts.
+  // Ends the plan: releases its waiters, starts no loads. Only the first reason
+  // counts.
   void Fail(absl::Status why) override;
   bool quiet(bool held_back) const override;
-  // When the position that the client waits for is overdue.
+  // The deadline of the position that the client waits for.
   absl::Time deadline() const override;
   void SetSleeping(bool sleeping) override;
 
@@ -85,34 +85,34 @@ class Lane final : public LinkCustomer {
     bool asked = false;                          // host_wanted was called.
     absl::Time asked_at = absl::InfinitePast();  // If that was recorded.
   };
-  struct Current {  // A load of which pieces are yet to be taken.
+  struct Current {  // A load with pieces still to take.
     LaneSchedule::Load load;
-    size_t range = 0;  // Those before it are taken,
-    uint64_t at = 0;   // and so are bytes before this of it.
+    size_t range = 0;  // Earlier ranges are taken,
+    uint64_t at = 0;   // and this many bytes of it.
   };
-  struct End {  // A load of which a piece under way is the last.
+  struct End {  // A load whose last piece is in flight.
     LaneSchedule::Load load;
-    bool by_flag = false;  // Its word is the group's flag.
+    bool by_flag = false;  // Its ready word is the group's flag.
   };
-  struct Taken {  // A piece under way.
+  struct Taken {  // A piece in flight.
     uint64_t bytes = 0;
     std::vector<End> ends;
   };
-  struct Wanted {  // What the client waits for.
+  struct Wanted {  // The client's awaited position.
     uint64_t position = 0;
     uint64_t changes = 0;
     auto operator<=>(const Wanted&) const = default;
   };
 
-  struct Gap {  // The client waits, and nothing is under way.
+  struct Gap {  // The client waits, and nothing is in flight.
     LaneGroup group = 0;
     TraceWhy why = TraceWhy::kUnknown;
     bool operator==(const Gap&) const = default;
   };
-  // What recordings know.
+  // State of the recording.
   struct Traced {
-    uint64_t recording = 0;        // Of whom this is.
-    std::optional<Wanted> wanted;  // As last told.
+    uint64_t recording = 0;        // The recording's number.
+    std::optional<Wanted> wanted;  // As last recorded.
     std::optional<Gap> gap;
     absl::Time gap_since = absl::InfinitePast();
   };
@@ -144,7 +144,7 @@ class Lane final : public LinkCustomer {
   bool Capture(uint64_t from);
   bool LookAtDone(absl::Time now);
   void TellSkipped(LaneGroup group);
-  // Captured form: the GPU wants a place that is not next in turn.
+  // Captured form: the GPU wants a position out of turn.
   bool LookAtWant(absl::Time now);
   bool Jump(uint32_t want, uint64_t to);
   bool SkipTo(const std::vector<std::pair<uint64_t, LaneGroup>>& passed,
@@ -154,17 +154,17 @@ class Lane final : public LinkCustomer {
     return stats_.captured && position >= captured_from_;
   }
   void Watch(LaneGroup group);
-  // Serves what can be served without a copy, and finds what is to be copied
-  // next. True if anything was new.
+  // Serves positions without copies, and finds the next load. True: something
+  // changed.
   bool Advance();
   void Serve(const LaneSchedule::Serve& serve);
   void AskHost();
   void Loaded(const End& end, absl::Time now);
   std::optional<Wanted> FindWanted() const;
   void CheckDeadline(absl::Time now);
-  std::string WhatItWaitsFor(LaneGroup group) const;
+  std::string WaitCause(LaneGroup group) const;
   bool Release();
-  // Takes of current_ what the piece has room for.
+  // Fills the piece from current_ as far as it has room.
   void AddTo(LinkPiece& piece, uint64_t at_most);
 
   LaneStats stats_;
@@ -174,7 +174,7 @@ class Lane final : public LinkCustomer {
   uint64_t joined_bytes_ = 0;
   LaneSchedule schedule_;
   std::vector<Host> hosts_;
-  std::vector<bool> copied_;        // By a copy, for its last position.
+  std::vector<bool> copied_;        // By a copy, for the last position.
   std::vector<LaneGroup> watched_;  // In use or loading.
   std::vector<bool> is_watched_;
   std::vector<LaneSchedule::Serve> served_;
@@ -184,25 +184,26 @@ class Lane final : public LinkCustomer {
   bool closed_ = false;
   bool changed_ = true;
 
-  bool resume_due_ = false;  // An adopted lane was not looked at yet.
+  bool resume_due_ = false;  // An adopted lane is not read yet.
 
   uint32_t requests_taken_ = 0;
-  // Skips that were taken and that a successor would have to be told again: the
-  // number of requests with them, and to where they skip.
+  // Skips taken that a successor would need again: the number of requests up to
+  // each, and its end.
   std::deque<std::pair<uint32_t, uint64_t>> skips_taken_;
   uint32_t cursor_ = 0;  // As last read.
   uint64_t captured_from_ = 0;
-  bool jump_due_ = false;    // No new loads until LookAtWant has passed on.
-  uint32_t done_place_ = 0;  // As `want` says it; whose flag was seen last.
+  bool jump_due_ = false;    // No new loads until LookAtWant has moved on.
+  uint32_t done_place_ = 0;  // As `want` says; the group of the last seen flag.
   absl::Time done_at_ = absl::InfinitePast();
 
-  uint64_t changes_ = 0;  // Positions that were served or done.
+  uint64_t changes_ = 0;  // Positions served or done.
   std::optional<Wanted> wanted_;
   absl::Time wanted_since_ = absl::InfinitePast();
+  bool waits_anew_ = false;  // Of wanted_: its deadline passed during sleep.
   Traced traced_;
 
-  size_t release_at_ = 0;  // Groups whose waits are released next.
-  bool released_ = false;  // All were, since the last copy ended.
+  size_t release_at_ = 0;  // Groups to release next.
+  bool released_ = false;  // All are, since the last copy ended.
   uint64_t used_position_ = 0;
   absl::Time used_at_ = absl::InfinitePast();
   absl::Duration step_ = absl::ZeroDuration();

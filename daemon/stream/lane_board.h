@@ -1,4 +1,4 @@
-// What lanes have done so far, for whoever asks.
+// Statistics of lanes.
 #ifndef HOIST_DAEMON_STREAM_LANE_BOARD_H_
 #define HOIST_DAEMON_STREAM_LANE_BOARD_H_
 
@@ -11,11 +11,11 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "daemon/plan/link_share.h"
-#include "daemon/terms/ids.h"
+#include "daemon/types/ids.h"
 
 namespace hoistd {
 
-// What a lane has done so far.
+// A lane's statistics since its start.
 struct LaneStats {
   PlanId plan;
   ShareOptions share;
@@ -23,11 +23,11 @@ struct LaneStats {
   uint64_t loads = 0;
   uint64_t served_in_place = 0;   // Positions that needed no copy.
   uint64_t skipped = 0;           // Positions the client skipped.
-  uint64_t wasted_loads = 0;      // Loads of positions that were then skipped.
+  uint64_t wasted_loads = 0;      // Loads of positions skipped later.
   uint64_t host_waits = 0;        // Times a load waited for the host tier.
   uint64_t bytes_per_second = 0;  // Over about the last second.
-  // For how long, and how often, the client had asked for a position that was
-  // not ready: its stream waited, or was about to.
+  // How long, and how often, the client had asked for a position that was not
+  // ready: its stream waited, or was about to.
   absl::Duration waited;
   uint64_t waits = 0;
   bool captured = false;
@@ -40,7 +40,7 @@ class LaneBoard {
   void Publish(const LaneStats& stats, absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
   void Erase(PlanId plan) ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<LaneStats> Stats(absl::Time now) const ABSL_LOCKS_EXCLUDED(mu_);
-  // Of all lanes that there ever were.
+  // Of all lanes ever opened.
   struct Totals {
     absl::Duration waited;
     uint64_t waits = 0;
@@ -53,7 +53,7 @@ class LaneBoard {
   Totals AllTotals() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  // The rate is the bytes since `since`.
+  // The rate covers the bytes since `since`.
   struct Published {
     LaneStats stats;
     uint64_t bytes_at_since = 0;

@@ -31,8 +31,8 @@ absl::StatusOr<std::unique_ptr<LaneMemory>> LaneMemory::Create(
   const size_t bytes = lane::LaneBytes(groups);
   HOIST_ASSIGN_OR_RETURN(hoist::UniqueFd memory,
                          ToAbsl(hoist::CreateMemfd("hoist-lane", bytes)));
-  // Or the client could take the pages away and our next look would be a
-  // SIGBUS. It may write, so there is no seal against that.
+  // Prevents the client from removing pages, which would raise SIGBUS here. No
+  // seal prevents its writes.
   if (fcntl(memory.get(), F_ADD_SEALS,
             F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return ErrnoToStatus(errno, "seal a lane");
@@ -45,7 +45,7 @@ absl::StatusOr<std::unique_ptr<LaneMemory>> LaneMemory::Create(
   if (!wake.valid()) return ErrnoToStatus(errno, "make a lane's eventfd");
   auto made = absl::WrapUnique(new LaneMemory(
       device, std::move(memory), std::move(wake), std::move(mapping), groups));
-  // A memfd is zeros, which is what every word starts as.
+  // A new memfd is zeroed, the initial value of each word.
   lane::Header& header = *new (made->mapping_.data()) lane::Header();
   header.magic = lane::kMagic;
   header.version = lane::kVersion;
@@ -89,8 +89,8 @@ absl::StatusOr<std::unique_ptr<LaneMemory>> LaneMemory::Adopt(
   return made;
 }
 
-// A lane that cannot be gone on with says so to whoever has it. Before its ring
-// is anybody else's: what is computed from there on is void.
+// Tells the client that a lane cannot be resumed. Before its ring is reused:
+// later results are void.
 absl::Status LaneMemory::CheckVersion() {
   const uint32_t version = header().version;
   const uint32_t adoption = header().adoption.load();
@@ -152,7 +152,7 @@ lane::Request LaneMemory::ReadRequest(uint32_t count) const {
   const auto* at = reinterpret_cast<const lane::Request*>(
                        mapping_.data() + lane::RequestsOffset(groups_)) +
                    count % lane::kRequests;
-  // Each field once: the client may change them while we look.
+  // Reads each field once: the client may change them meanwhile.
   lane::Request request = {};
   request.kind = __atomic_load_n(&at->kind, __ATOMIC_RELAXED);
   request.from = __atomic_load_n(&at->from, __ATOMIC_RELAXED);

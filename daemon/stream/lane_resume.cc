@@ -1,6 +1,5 @@
-// A lane that outlives the hoistd that made it: what is left in it, and how a
-// successor goes on with it. lane_layout.h says why a slot holds what its words
-// say.
+// A lane that outlives its hoistd: what it leaves, and how a successor resumes
+// it. lane_layout.h says why slots match their words.
 #include <algorithm>
 #include <utility>
 
@@ -14,11 +13,11 @@ namespace lane = hoist::lane;
 
 // Positions are counted from 0, one by one.
 constexpr uint64_t kMaxPosition = uint64_t{1} << 62;
-constexpr uint64_t kFarAhead = uint64_t{1} << 30;
+constexpr uint64_t kResumeFarAhead = uint64_t{1} << 30;
 
 }  // namespace
 
-// The successor is told of requests again that the tail has not passed.
+// The successor reads requests beyond the tail again.
 void Lane::LeaveProgress() {
   lane::Header& header = memory_->header();
   const uint64_t served = schedule_.served();
@@ -35,7 +34,7 @@ void Lane::LeaveProgress() {
   }
 }
 
-// What was ready and then skipped is nobody's, which the words must say too.
+// Marks ready but skipped groups as unused in their words too.
 void Lane::TellSkipped(LaneGroup group) {
   const uint64_t position = schedule_.last_position(group);
   if (by_flags(position)) return;
@@ -50,7 +49,7 @@ void Lane::Resume() {
   const uint64_t served = schedule_.head();
   const uint64_t captured_from = header.captured_from.load();
   requests_taken_ = header.tail.load();
-  if (served > kMaxPosition || captured_from > served + kFarAhead) {
+  if (served > kMaxPosition || captured_from > served + kResumeFarAhead) {
     return Fail(absl::InvalidArgumentError(absl::StrCat(
         "the plan's lane says that positions below ", served,
         " were served, and that the captured form holds from ", captured_from,
@@ -74,12 +73,12 @@ void Lane::Resume() {
 void Lane::ResumeGroup(LaneGroup group) {
   lane::GroupWords& words = memory_->group(group);
   const uint32_t ready = words.ready.load(std::memory_order_acquire);
-  // Those of what was staged in order before, or what flags decide by now.
+  // Of positions staged in order earlier, or now decided by flags.
   if (!stats_.captured || !lane::Reached(ready, lane::WordOf(captured_from_))) {
     schedule_.ResumeWords(group, ready,
                           words.done.load(std::memory_order_acquire));
   }
-  // Its kernels are over before a GPU clears a flag.
+  // A GPU clears a flag after its kernels.
   if (stats_.captured && words.flag.load() != lane::kFlagEmpty) {
     schedule_.ResumeFlag(group, captured_from_);
   }

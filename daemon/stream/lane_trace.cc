@@ -1,4 +1,4 @@
-// What a recording is told of a lane; called while there is one.
+// A lane in a recording; called only during one.
 #include "daemon/stream/lane.h"
 
 namespace hoistd {
@@ -30,7 +30,7 @@ void Lane::TraceLook(absl::Time now) {
       TellOpen(EventOf(TraceKind::kHostWait, group, hosts_[group].asked_at));
     }
   }
-  // It waits no more, if it was released.
+  // A released wait is over.
   if (!alive() && traced_.wanted.has_value()) TraceWaited(now);
   const std::optional<Wanted> wanted = alive() ? wanted_ : std::nullopt;
   if (wanted != traced_.wanted && wanted.has_value()) {
@@ -49,7 +49,7 @@ void Lane::TraceLook(absl::Time now) {
   TellOpen(event);
 }
 
-// What the client waited for is there, or it waits for something else.
+// The client's wait has ended, or it waits for another group.
 void Lane::TraceWaited(absl::Time now) {
   TraceEvent event =
       EventOf(TraceKind::kLaneWait, schedule_.GroupAt(wanted_->position),
@@ -90,11 +90,11 @@ void Lane::EndGap(absl::Time now) {
   parts_.trace->Add(event);
 }
 
-// As WhatItWaitsFor says it.
+// As WaitCause says it.
 TraceWhy Lane::WhyNotLoaded(LaneGroup group) const {
   if (current_.has_value() || schedule_.loading(group)) return TraceWhy::kTurn;
   if (schedule_.blocked_on_host().has_value()) return TraceWhy::kNotOnHost;
-  // Positions are served in order, so the head is what holds it up.
+  // Positions are served in order: the head is the cause.
   const LaneGroup head = schedule_.GroupAt(schedule_.head());
   for (const LaneGroup other : watched_) {
     if (other == head) return TraceWhy::kNotDone;

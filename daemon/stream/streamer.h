@@ -1,12 +1,11 @@
-// One device's streaming: it keeps the rings of all plans filled, over lanes.
+// One device's streaming: keeps the rings of all plans filled, over lanes.
 //
-// Each plan's lane is a customer of the device's Link: it looks at the lane's
-// words and asks the plan's LaneSchedule what is to be loaded, whenever the
-// link has room. A copy is queued only once its slot is free: nothing of this
-// process ever waits on a GPU for a worker, so a worker that stops, hangs or
-// dies holds up its own plan alone. The copy stream writes the ready words
-// itself; no thread is between the end of a copy and the kernels that wait for
-// it.
+// Each plan's lane is a customer of the device's Link. When the link has room,
+// the lane reads its words and asks its LaneSchedule for the next load. A copy
+// is queued only once its slot is free. So nothing in this process waits on a
+// GPU for a worker: a worker that stops, hangs or dies delays only its own
+// plan. The copy stream writes the ready words itself: no thread runs between
+// the end of a copy and the kernels that wait for it.
 #ifndef HOIST_DAEMON_STREAM_STREAMER_H_
 #define HOIST_DAEMON_STREAM_STREAMER_H_
 
@@ -28,8 +27,8 @@
 #include "daemon/plan/link_share.h"
 #include "daemon/plan/planner.h"
 #include "daemon/stream/lane_board.h"
-#include "daemon/terms/ids.h"
-#include "daemon/terms/image_range.h"
+#include "daemon/types/ids.h"
+#include "daemon/types/image_range.h"
 #include "hoist/shared/unique_fd.h"
 
 namespace hoistd {
@@ -45,30 +44,30 @@ struct LaneSpec {
   std::vector<Streamed> groups;  // By LaneGroup; not empty.
   std::vector<uint32_t> order;   // LaneGroups.
   ShareOptions share;
-  // A position that the client has asked for and that is not ready after this
-  // long is the plan's fault (DeadlineExceeded): nobody waits for ever.
+  // A position requested but not ready after this time fails the plan
+  // (DeadlineExceeded): no wait is endless.
   absl::Duration stage_deadline = absl::Seconds(60);
-  // Whose it is, for recordings.
+  // The plan's session, for recordings.
   SessionId session;
   ModelId model;
 };
 
-// What a client needs to use a lane.
+// What a client needs to open a lane.
 struct LaneShare {
   hoist::UniqueFd memory;  // A memfd of LaneBytes(groups), sealed in size.
   hoist::UniqueFd wake;    // An eventfd; see lane_layout.h.
 };
 
-// How the streamer tells its owner; called on its thread, must not block.
+// The streamer's events; called on its thread, must not block.
 struct StreamerEvents {
-  // The load of this group, which was allowed once, is over: its host copy is
-  // not read any more. `step`: observed time between two positions.
+  // The load of a group that was ready once has ended: its host copy is no
+  // longer read. `step`: observed time between two positions.
   absl::AnyInvocable<void(PlanId, LaneGroup, absl::Duration step)> host_used;
-  // TakeBack took effect: as host_used, but the group was not read.
+  // TakeBack has taken effect: as host_used, but the group was not read.
   absl::AnyInvocable<void(PlanId, LaneGroup)> host_returned;
   // A load is due and the group is not ready on the host.
   absl::AnyInvocable<void(PlanId, LaneGroup)> host_wanted;
-  // The plan is dead, and its client has been told; its lane stays until Close.
+  // The plan has failed, and its client knows; the lane stays until Close.
   absl::AnyInvocable<void(PlanId, absl::Status)> faulted;
 };
 
@@ -80,8 +79,8 @@ struct StreamerParts {
 
 class Lane;
 
-// Threads:  thread-safe; calls return at once. What they do is done on the
-//           link's thread, in order; callbacks run there.
+// Threads:  thread-safe; calls return at once. Their work runs in order on the
+//           link's thread, and so do callbacks.
 // Owns:     lanes. Borrows the parts, which outlive it.
 // Bounds:   kMaxLanes.
 class Streamer {
@@ -91,38 +90,38 @@ class Streamer {
   Streamer(StreamerParts parts, StreamerEvents events);
   Streamer(const Streamer&) = delete;
   Streamer& operator=(const Streamer&) = delete;
-  // Closes what is open, and waits for copies into rings that are under way.
+  // Closes all lanes, and waits for copies into rings in flight.
   ~Streamer();
 
-  // Makes the lane; it fills as soon as the host is ready. `found`: what the
-  // last hoistd's was made of, which its client still uses: it goes on where
-  // it stood. InvalidArgument: that cannot be.
+  // Makes the lane; loads start when the host is ready. `found`: the memory of
+  // the last hoistd's lane, which its client still uses; the lane resumes
+  // there. InvalidArgument: it cannot.
   void Open(LaneSpec spec, std::optional<LaneShare> found,
             absl::AnyInvocable<void(absl::StatusOr<LaneShare>)> done);
-  // Calls `done` when no copy into the plan's ring is under way any more; the
-  // lane is gone then. A plan that is not there is closed at once.
+  // Calls `done` when no copy into the plan's ring is in flight; the lane is
+  // gone then. An unknown plan counts as closed.
   void Close(PlanId plan, absl::AnyInvocable<void()> done);
-  // The group's image lies in these `ranges` of the host pool, of which there
-  // is one at least, and stays there: for good, or (once) until host_used.
+  // The group's image lies in these `ranges` (at least one) of the host pool
+  // and stays there: for good or, with `once`, until host_used.
   void HostReady(PlanId plan, LaneGroup group, ImageRanges ranges, bool once);
-  // All that was given is given for once from now on.
+  // From now on all groups ready for good are ready once.
   void HostForOnce(PlanId plan);
-  // The group is wanted back that was given for once: host_returned comes, or
-  // host_used if its load has begun, or neither if one of them was on its way.
+  // Asks for a group back that was ready once. Answers host_returned, or
+  // host_used if its load has begun, or nothing if either was on its way.
   void TakeBack(PlanId plan, LaneGroup group);
-  // Ends the plan with a typed error that its client will see.
+  // Ends the plan with an error status that its client sees.
   void Fail(PlanId plan, absl::Status why);
   void SetShare(PlanId plan, ShareOptions share);
   std::vector<LaneStats> Stats() const {
     return board_.Stats(parts_.link->clock().Now());
   }
-  // Of all plans that there ever were.
+  // Of all plans ever opened.
   LaneBoard::Totals Totals() const { return board_.AllTotals(); }
 
  private:
   struct Entry {
     std::unique_ptr<Lane> lane;
-    std::vector<absl::AnyInvocable<void()>> closing;  // Whom to tell.
+    std::vector<absl::AnyInvocable<void()>> closing;  // Callbacks of Close.
   };
 
   absl::StatusOr<LaneShare> OpenNow(LaneSpec spec,
@@ -134,7 +133,7 @@ class Streamer {
   const StreamerParts parts_;
   StreamerEvents events_;
   LaneBoard board_;
-  std::map<PlanId, Entry> lanes_;  // The link's thread's alone.
+  std::map<PlanId, Entry> lanes_;  // Used by the link's thread only.
 };
 
 }  // namespace hoistd

@@ -15,9 +15,9 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "daemon/base/clock.h"
-#include "daemon/terms/ids.h"
 #include "daemon/trace/event_ring.h"
 #include "daemon/trace/trace_event.h"
+#include "daemon/types/ids.h"
 
 namespace hoistd {
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "daemon/terms/ids.h"
+#include "daemon/types/ids.h"
 
 namespace hoistd {
 
@@ -17,7 +17,7 @@ enum class TraceKind : uint8_t {
   // Copies that a worker makes itself, beside those.
   kGrantedCopy,  // To the device: from its grant until it said it was done.
   kOwnRead,      // From the device, between two looks.
-  // A group's bytes on other roads.
+  // A group's bytes, carried without a link.
   kFileRead,
   kSpillRead,
   kSpillWrite,

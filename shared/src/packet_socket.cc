@@ -65,7 +65,7 @@ Status AnotherVersion(uint32_t version, bool as_hoistd) {
   const std::string own = std::to_string(kProtocolVersion);
   return Status(Code::kFailedPrecondition,
                 as_hoistd ? "this libhoist speaks session protocol " + peer +
-                                ", and hoistd " + WhatIsServed() +
+                                ", and hoistd " + ServedVersions() +
                                 "; update whichever of them is older"
                           : "the peer speaks session protocol " + peer +
                                 ", this side speaks " + own +

@@ -5,7 +5,7 @@
 
 namespace hoist {
 
-std::string CodeName(Code code) {
+const char* KnownCodeName(int code) {
   static constexpr const char* kNames[] = {"OK",
                                            "CANCELLED",
                                            "UNKNOWN",
@@ -23,9 +23,14 @@ std::string CodeName(Code code) {
                                            "UNAVAILABLE",
                                            "DATA_LOSS",
                                            "UNAUTHENTICATED"};
-  const auto number = static_cast<int32_t>(code);
-  if (number < 0 || number > 16) return "CODE_" + std::to_string(number);
-  return kNames[number];
+  constexpr int kCount = sizeof(kNames) / sizeof(kNames[0]);
+  return code < 0 || code >= kCount ? nullptr : kNames[code];
+}
+
+std::string CodeName(Code code) {
+  const char* const known = KnownCodeName(static_cast<int>(code));
+  return known != nullptr ? known
+                          : "CODE_" + std::to_string(static_cast<int>(code));
 }
 
 std::string Status::ToString() const {
@@ -80,6 +85,7 @@ Status ErrnoStatus(int error, std::string_view what) {
   std::string text =
       std::string(what) + ": " + std::generic_category().message(error);
   if (error == EMFILE) text += "; raise RLIMIT_NOFILE (systemd: LimitNOFILE)";
+  if (error == EFBIG) text += "; raise RLIMIT_FSIZE (systemd: LimitFSIZE)";
   if (error == ENFILE) text += "; raise sysctl fs.file-max";
   return Status(CodeOfErrno(error), std::move(text));
 }

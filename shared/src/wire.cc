@@ -16,7 +16,7 @@ Service ServiceFor(uint32_t version) {
   return age <= kServed ? Service::kServed : Service::kNone;
 }
 
-std::string WhatIsServed() {
+std::string ServedVersions() {
   const uint32_t oldest =
       kProtocolVersion > kServed ? kProtocolVersion - kServed : 1;
   std::string own = std::to_string(kProtocolVersion);

@@ -14,14 +14,14 @@ for all and for half of it. With --embedding there is one decoder beside plain's
 budget for all but the embedding, which is read in place. Prints medians: milliseconds
 a token and times plain; times the floor, which is plain's or what the streamed bytes
 take at the link's rate, measured here (with --static the prompt's pass counts, too);
-with --static, times the bound, what no order of copies can beat in that budget:
-between two tokens the GPU waits for the host, and device memory holds no more than
-the budget when it goes on, so the rest of the weights comes after that; how much longer
+with --static, times the bound, which no order of copies can beat in that budget
+(between two tokens the GPU waits for the host; device memory holds no more than the
+budget when it goes on, so the rest of the weights comes after that); how much longer
 the host takes for a step's launches (the GPU is idle when they begin), for each
-streamed group; what of that is Python's, in hoist's hooks and but for the calls into
-libhoist, which wait where the stream is full; what those calls take; what the hooks
-around a pass take, once a pass; hoist's frames in a profile of a step; and whether all
-tokens and logits were plain's, bit for bit.
+streamed group; the part of that which is Python's, in hoist's hooks and but for the
+calls into libhoist, which wait where the stream is full; the time of those calls; the
+time of the hooks around a pass, once a pass; hoist's frames in a profile of a step; and
+whether all tokens and logits were plain's, bit for bit.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ import transformers
 
 from common import MIB, hoistd, link_rate, table
 from hoist._plan import Plan
-from hoist.nn import _hooks
+from hoist.nn._run import hooks
 from peers.llama import config_of
 
 LAUNCHES = 5  # That are measured, after each run.
@@ -72,10 +72,10 @@ class HookTime:
     """Seconds in hoist's hooks of groups, but for what calls into libhoist take;
     those; and in the hooks of a pass."""
 
-    BOOKS = ((_hooks.Begin, "__call__", "seconds"),
-             (_hooks.End, "__call__", "seconds"),
-             (_hooks.BeginPass, "__call__", "root"),
-             (_hooks.EndPass, "__call__", "root"),
+    BOOKS = ((hooks.Begin, "__call__", "seconds"),
+             (hooks.End, "__call__", "seconds"),
+             (hooks.BeginPass, "__call__", "root"),
+             (hooks.EndPass, "__call__", "root"),
              (Plan, "stage", "stage"), (Plan, "done", "done"))
 
     def __enter__(self) -> "HookTime":

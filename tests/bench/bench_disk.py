@@ -5,9 +5,9 @@ bench_disk.py --bin DIR [--folder DIR] [--gib N] [--group-mib N] [--rounds N]
 
 Runs without a GPU, on the emulated device. In each round fio reads the file
 (O_DIRECT, 1 MiB, 32 deep, io_uring), and a fresh hoistd brings it up to the
-device, in turns first and second, the page cache dropped before each; the ratio
-is of the medians. Then a second worker attaches. Needs fio and numpy, and no
-root; HOIST_LIBRARY names libhoist.
+device. They are first and second in turns, with the page cache dropped before
+each; the ratio is of the medians. Then a second worker attaches. Needs fio and
+numpy, and no root; HOIST_LIBRARY names libhoist.
 """
 
 from __future__ import annotations

@@ -7,9 +7,8 @@ bench_decode.py's Llama generates T tokens with a static cache, which transforme
 compiles, with half of it in GPU memory, by block and by leaf, beside plain; then once
 more while `hoistctl trace record` runs. Prints medians of a token: milliseconds, the same
 while it is recorded; how long the link copies, and the longest time in which it does not;
-and of the host's time what the call of compiled code takes (the look whether it is still
-right for the module, and the launch), and what hoist's begin and end of a pass take.
-Needs a GPU.
+and of the host's time: the call of compiled code (the look whether it is still right
+for the module, and the launch), and hoist's begin and end of a pass. Needs a GPU.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from typing import Any, Iterator
 
 import hoist
 import torch
-from hoist.nn import _passes
+from hoist.nn._run import passes
 
 from bench_decode import (TOML, Call, Decoder, around_compiled, bytes_of,
                           make)
@@ -67,8 +66,8 @@ def host_times(one: Decoder, tokens: int) -> dict[str, float]:
     def wrap(call: Call) -> Call:
         return timing(call, found["call"])
 
-    with timed(_passes.Passes, "begin", found["begin"]), \
-            timed(_passes.Passes, "end", found["end"]), \
+    with timed(passes.Passes, "begin", found["begin"]), \
+            timed(passes.Passes, "end", found["end"]), \
             around_compiled(one.model, wrap):
         one.generated(tokens)
     times = {name: statistics.median(values) if values else 0.0

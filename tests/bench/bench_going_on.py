@@ -10,9 +10,9 @@ and sums up each group's bytes where they lie. With --resident each pass is also
 over a second model of the same bytes, which is all resident. hoistd, which runs
 under hoist-keeper, is killed with SIGKILL in the middle of K passes, and told to
 end in one more; with --upgrade-to it is another build that comes next, and after
-one more the first again. Prints the usual pass, by how much the pass that was hit was longer,
-when the dead process was gone and when the next one answered, the bytes that
-were read of files since, and how many sums were not those of the first pass.
+one more the first again. Prints the usual pass; by how much the pass that was hit was
+longer; when the dead process was gone and when the next one answered; the bytes that
+were read of files since; and how many sums were not those of the first pass.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ Then, with a fresh hoistd each:
   leaves first     a worker by leaf, then one by block
 
 Each worker is a process of its own with a budget of three blocks, and stays
-until the last has ended. A row a worker: what hoistd read for it, what the host
-holds of the model's bytes, what lies on the device twice, and the median pass
-beside the copy of as many bytes in one piece.
+until the last has ended. A row a worker: the bytes that hoistd read for it; the
+model's bytes on the host; the bytes that lie on the device twice; and the
+median pass beside the copy of as many bytes in one piece.
 """
 
 from __future__ import annotations

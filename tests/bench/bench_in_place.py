@@ -7,12 +7,12 @@ bench_in_place.py --bin DIR [--piece-mb MB ...] [--tokens T ...] [--gib N]
 A tensor of experts, one in a piece each (a piece of less than 2 MiB has several),
 of which 8 are read: by a gather (w[ids]), by a product of one vector with each
 (bmm of the gathered), and by torch._grouped_mm with T tokens an expert. Prints
-microseconds with 0, 1, 2, 4 and 8 of the 8 cold, the rate of what each cold byte
-adds, and the same of pinned memory that is read in place (UVA). Then a trace of
-200 steps, each of 8 experts, Zipf-like and uniform, with 40 % hot: the part
-that was hot, and microseconds a step beside the floor of the cold bytes. --attach: only
-how long a second worker, a process of its own, takes to have a tensor of so many
-pieces of 2 MiB that the first one has.
+microseconds with 0, 1, 2, 4 and 8 of the 8 cold; the rate of what each cold byte adds;
+and the same of pinned memory that is read in place (UVA). Then a trace of 200 steps,
+each of 8 experts, Zipf-like and uniform, with 40 % hot: the part that was hot, and
+microseconds a step beside the floor of the cold bytes. --attach: only how long a second
+worker, a process of its own, takes to have a tensor of so many pieces of 2 MiB that the
+first one has.
 """
 
 from __future__ import annotations

@@ -4,14 +4,14 @@
 bench_training.py --bin DIR [--layers N] [--width W] [--tokens T ...]
                   [--part F] [--steps S] [--device cuda|emulated]
 
-A decoder of N layers in bfloat16, with random weights of a fixed seed, whose
-seven linears a layer have adapters, takes S steps of AdamW over T tokens, with
-all of the base on the device, and under hoist with the part F of its memory. For
-each T it prints the medians of both, in milliseconds; the bytes that a step
-streams by its plan, and the bound: the resident step, or twice the bytes that do
-not stay at the link's rate, measured here, whatever takes longer; hoist's step
-by that; and whether all losses and gradients were the resident one's, bit for
-bit.
+A decoder has N layers in bfloat16, with random weights of a fixed seed and
+adapters on the seven linears of each layer. It takes S steps of AdamW over T
+tokens, with all of the base on the device, and under hoist with the part F of
+its memory. For each T it prints the medians of both, in milliseconds; the bytes
+that a step streams by its plan, and the bound: the resident step, or twice the
+bytes that do not stay at the link's rate, measured here, whatever takes longer;
+hoist's step by that; and whether all losses and gradients were the resident
+one's, bit for bit.
 """
 
 from __future__ import annotations

@@ -119,18 +119,18 @@ void Check(const Plan& plan) {
   RequireOk(hoist_plan_check(plan.get(), &error), error, "the plan");
 }
 
-Copier OpenCopier(const Session& session, uint32_t device, uint32_t weight,
-                  int32_t priority) {
-  hoist_copier_options options = {};
+CopyPermit OpenPermit(const Session& session, uint32_t device, uint32_t weight,
+                      int32_t priority) {
+  hoist_copy_permit_options options = {};
   options.struct_size = sizeof(options);
   options.device = device;
   options.weight = weight;
   options.priority = priority;
-  hoist_copier* copier = nullptr;
+  hoist_copy_permit* permit = nullptr;
   hoist_error* error = nullptr;
-  RequireOk(hoist_copier_open(session.get(), &options, &copier, &error), error,
-            "hoist_copier_open");
-  return Copier(copier);
+  RequireOk(hoist_copy_permit_open(session.get(), &options, &permit, &error),
+            error, "hoist_copy_permit_open");
+  return CopyPermit(permit);
 }
 
 std::vector<uint64_t> GroupBytes(const Model& model) {

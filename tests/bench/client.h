@@ -25,7 +25,8 @@ using Session = std::unique_ptr<hoist_session, FreeWith<hoist_session_free>>;
 using Model = std::unique_ptr<hoist_model, FreeWith<hoist_model_free>>;
 using Lease = std::unique_ptr<hoist_lease, FreeWith<hoist_lease_free>>;
 using Plan = std::unique_ptr<hoist_plan, FreeWith<hoist_plan_free>>;
-using Copier = std::unique_ptr<hoist_copier, FreeWith<hoist_copier_free>>;
+using CopyPermit =
+    std::unique_ptr<hoist_copy_permit, FreeWith<hoist_copy_permit_free>>;
 
 // Ends the bench unless `code` is HOIST_OK; frees the error.
 void RequireOk(int code, hoist_error* error, const std::string& what);
@@ -53,8 +54,8 @@ const void* Stage(const Plan& plan, uint32_t group, void* stream);
 void Done(const Plan& plan, uint32_t group, void* stream);
 void Check(const Plan& plan);
 
-Copier OpenCopier(const Session& session, uint32_t device, uint32_t weight,
-                  int32_t priority);
+CopyPermit OpenPermit(const Session& session, uint32_t device, uint32_t weight,
+                      int32_t priority);
 
 // Of each of the model's groups.
 std::vector<uint64_t> GroupBytes(const Model& model);

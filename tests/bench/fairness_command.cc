@@ -114,18 +114,18 @@ class FairnessRun {
   // Session 0 streams a plan, session 1 copies memory of its own to the same
   // device.
   void BesideCopies(const std::string& what, Copies copies, PlanWish plan,
-                    PlanWish copier) {
+                    PlanWish permit) {
     Workers workers;
     workers.push_back(Start(plan));
-    workers.push_back(Start(copier, copies));
+    workers.push_back(Start(permit, copies));
     const std::vector<double> rates = Rates(workers);
     const double all = rates[0] + rates[1];
     const double fair =
-        plan.priority > copier.priority
+        plan.priority > permit.priority
             ? 1.0
-            : double(plan.weight) / (plan.weight + copier.weight);
+            : double(plan.weight) / (plan.weight + permit.weight);
     AddRow(what, 0, plan.weight, rates[0], all, fair);
-    AddRow(what, 1, copier.weight, rates[1], all, 1 - fair);
+    AddRow(what, 1, permit.weight, rates[1], all, 1 - fair);
     for (auto& worker : workers) worker->Finish();
   }
 

@@ -1,8 +1,13 @@
 #!/usr/bin/env python3
-"""Draws hoist-bench's JSON as SVG, with the standard library alone.
+"""Draws figures as SVG, with the standard library alone.
 
-plot.py FILE.json... [--out FOLDER]     (default: plots/ beside this file)
+plot.py [FILE.json...] [--out FOLDER]     (default: plots/ beside this file)
 
+Without a file it draws the tables of docs/RESULTS.md, which compare hoist with
+its peers. A file is hoist-bench's JSON, or a trace:
+
+trace:     one pass of the plan in a `hoistctl trace record` (one_pass.py makes
+           one): the link's copies, the device's waits, its computation
 stream:    rate over group size, the link as a line; pass time over the resident
            part of the model, the floor as a line
 fairness:  each session's share, its fair share as a line
@@ -90,8 +95,56 @@ class Chart:
         self.legend += 1
 
     def write(self, path: pathlib.Path) -> None:
-        path.write_text("\n".join(self.parts + ["</svg>", ""]))
-        print(path)
+        write(path, self.parts)
+
+
+class Rows:
+    """One SVG: named rows below each other, with boxes along an x axis from 0."""
+
+    LEFT, STEP = 370, 26
+
+    def __init__(self, title: str, names: list[str], top: float,
+                 unit: str) -> None:
+        self.top, self.height = top, TOP + self.STEP * len(names) + 30
+        self.parts = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH + 240}" '
+            f'height="{self.height}" font-family="sans-serif" font-size="12">',
+            f'<rect width="{WIDTH + 240}" height="{self.height}" '
+            f'fill="white"/>',
+            f'<text x="8" y="22" font-size="14">{escape(title)}</text>']
+        step = next(one * 10 ** power for power in range(-3, 9)
+                    for one in (1, 2, 5) if one * 10 ** power >= top / 6)
+        for i in range(int(top / step) + 1):
+            x = self.x(step * i)
+            self.parts.append(
+                f'<line x1="{x:.1f}" y1="{TOP}" x2="{x:.1f}" '
+                f'y2="{self.height - 26}" stroke="#ddd"/>'
+                f'<text x="{x:.1f}" y="{self.height - 10}" '
+                f'text-anchor="middle">{step * i:g} {unit}</text>')
+        for i, name in enumerate(names):
+            self.parts.append(
+                f'<text x="{self.LEFT - 8}" y="{TOP + self.STEP * i + 17}" '
+                f'text-anchor="end">{escape(name)}</text>')
+
+    def x(self, value: float) -> float:
+        return self.LEFT + value / self.top * (WIDTH + 160 - self.LEFT)
+
+    def box(self, row: int, begin: float, end: float, color: str,
+            said: str = "", inside: bool = False) -> None:
+        y, x = TOP + self.STEP * row, self.x(begin)
+        width = self.x(end) - x
+        self.parts.append(
+            f'<rect x="{x:.1f}" y="{y + 3}" width="{max(width, 0.5):.1f}" '
+            f'height="{self.STEP - 6}" fill="{color}" stroke="white"/>')
+        if said and not (inside and width < 8 * len(said)):
+            at = (f'x="{x + width / 2:.1f}" text-anchor="middle" fill="white"'
+                  if inside else f'x="{self.x(end) + 4:.1f}"')
+            self.parts.append(f'<text {at} y="{y + 17}">{escape(said)}</text>')
+
+
+def write(path: pathlib.Path, parts: list[str]) -> None:
+    path.write_text("\n".join(parts + ["</svg>", ""]))
+    print(path)
 
 
 def named(stem: pathlib.Path, what: str) -> pathlib.Path:
@@ -156,18 +209,88 @@ def policy(report: dict, stem: pathlib.Path) -> None:
         chart.write(named(stem, trace))
 
 
+RESULTS = pathlib.Path(__file__).resolve().parents[2] / "docs/RESULTS.md"
+# By the second column's name in RESULTS.
+COMPARED = {
+    "pass": "A pass of 24 blocks, 15.1 GB, on one H200 (PCIe 5 x16)",
+    "a token": "A token of a mixture of experts, 10.0 GB, on one H200",
+    "a step": "A training step, 24 blocks' activations offloaded, on one H200",
+}
+
+
+def results(out: pathlib.Path) -> None:
+    """Each table that compares times `under` several libraries."""
+    for table in re.findall(r"^\| under \|.*\n(?:\|.*\n)+", RESULTS.read_text(),
+                            re.M):
+        head, _, *lines = [[cell.strip() for cell in line.split("|")[1:-1]]
+                           for line in table.splitlines()]
+        rows = [(line[0].replace("`", ""), line[1],
+                 float(line[1].removesuffix(" ms").replace(",", "")))
+                for line in lines if line[1]]
+        chart = Rows(COMPARED[head[1]], [name for name, _, _ in rows],
+                     max(ms for _, _, ms in rows), "ms")
+        for i, (name, said, ms) in enumerate(rows):
+            ours = name.startswith("hoist")
+            chart.box(i, 0, ms, COLORS[0] if ours else "#999", said)
+        write(named(out / "results", head[1]), chart.parts)
+
+
+def trace(recorded: dict, stem: pathlib.Path) -> None:
+    """The last whole pass: from one copy of the first streamed group to the
+    next one. What is no wait of the device is its computation."""
+    events = recorded["traceEvents"]
+    rows = {(one["pid"], one["tid"]): one["args"]["name"] for one in events
+            if one["name"] == "thread_name"}
+
+    def slices(what: str) -> list[tuple[str, float, float]]:
+        return sorted(
+            ((one["name"], one["ts"] / 1e3, (one["ts"] + one["dur"]) / 1e3)
+             for one in events if one["ph"] == "X" and re.fullmatch(
+                 rf"plan \d+ {what}", rows[one["pid"], one["tid"]])),
+            key=lambda one: one[1])
+
+    copies = slices("copies")
+    first = min(name for name, _, _ in copies)
+    *_, begin, end = [at for name, at, _ in copies if name == first]
+
+    def within(found: list) -> list[tuple[str, float, float]]:
+        return [(name, max(a, begin) - begin, min(b, end) - begin)
+                for name, a, b in found if a < end and b > begin]
+
+    waits, at, busy = within(slices("waits")), 0.0, []
+    for _, a, b in waits:
+        if a > at:
+            busy.append(("", at, a))
+        at = max(at, b)
+    if at < end - begin:
+        busy.append(("", at, end - begin))
+    chart = Rows("One pass of a plan, by hoistctl trace",
+                 ["link copies", "device waits", "device computes"],
+                 end - begin, "ms")
+    for row, (found, color) in enumerate(((within(copies), COLORS[0]),
+                                          (waits, COLORS[1]),
+                                          (busy, COLORS[2]))):
+        for name, a, b in found:
+            chart.box(row, a, b, color, name.rpartition(".")[2], inside=True)
+    write(stem.with_suffix(".svg"), chart.parts)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("files", nargs="+", type=pathlib.Path)
+    parser.add_argument("files", nargs="*", type=pathlib.Path)
     parser.add_argument("--out", type=pathlib.Path,
                         default=pathlib.Path(__file__).parent / "plots")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     draw = {"stream": stream, "fairness": fairness, "policy": policy}
+    if not args.files:
+        results(args.out)
     for file in args.files:
         report = json.loads(file.read_text())
-        if report["bench"] in draw:
+        if "traceEvents" in report:
+            trace(report, args.out / file.stem)
+        elif report["bench"] in draw:
             draw[report["bench"]](report, args.out / file.stem)
 
 

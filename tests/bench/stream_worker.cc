@@ -76,21 +76,21 @@ void CopyOwn(const Session& session, const Json& arguments, Gpu* gpu,
     from = static_cast<std::byte*>(gpu->PinnedAlloc(bytes));
     to = reinterpret_cast<std::byte*>(gpu->Alloc(bytes));
   }
-  Copier copier;
+  CopyPermit permit;
   if (arguments["copies"].get<Copies>() == Copies::kGranted) {
-    copier = OpenCopier(session, arguments["device"].get<uint32_t>(),
+    permit = OpenPermit(session, arguments["device"].get<uint32_t>(),
                         arguments["weight"].get<uint32_t>(),
                         arguments["priority"].get<int32_t>());
   }
   counter.ready = 1;
   Progress progress(gpu, stream, counter);
   while (!counter.ending) {
-    if (copier != nullptr) {
+    if (permit != nullptr) {
       hoist_error* error = nullptr;
-      const int code = hoist_copier_to_device(
-          copier.get(), to, from, bytes, reinterpret_cast<hoist_stream>(stream),
+      const int code = hoist_copy_permit_to_device(
+          permit.get(), to, from, bytes, reinterpret_cast<hoist_stream>(stream),
           &error);
-      RequireOk(code, error, "hoist_copier_to_device");
+      RequireOk(code, error, "hoist_copy_permit_to_device");
     } else if (gpu != nullptr) {
       gpu->Require(
           gpu->driver().copy_in_async(reinterpret_cast<cuda::Address>(to), from,

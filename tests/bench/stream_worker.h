@@ -24,7 +24,7 @@ struct WorkerCounter {
 // What a worker copies.
 enum class Copies {
   kPlan,     // A plan's groups: hoistd copies them.
-  kGranted,  // Memory of its own, to the device, under a copier.
+  kGranted,  // Memory of its own, to the device, under a permit.
   kAtWill,   // The same without one.
 };
 

@@ -3,12 +3,12 @@
 
 write_probe.py HOISTD [vmm|ipc [everyone|user]]    the last: device.trust
 
-It starts HOISTD with a model that everyone may read, stages it as one user, and,
-as another, asks for the same group with a client of its own (no libhoist), opens
-the memory that comes with PROT_READ_WRITE and writes to it. Then the first user
-looks at its weights. Prints one line: what was tried, and whether the weights
-changed. Needs root, a GPU, Python's protobuf, and protoc or HOIST_DESCRIPTORS (a
-package's share/hoist/hoist_v1.pb).
+It starts HOISTD with a model that everyone may read, and stages it as one user.
+As another user it asks for the same group with a client of its own (no
+libhoist), opens the memory that comes with PROT_READ_WRITE and writes to it.
+Then the first user looks at its weights. Prints one line: what was tried, and
+whether the weights changed. Needs root, a GPU, Python's protobuf, and protoc or
+HOIST_DESCRIPTORS (a package's share/hoist/hoist_v1.pb).
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ class Text(unittest.TestCase):
 
     def test_the_profile_is_put_where_the_pod_looks_for_it(self):
         profile = pod()["securityContext"]["seccompProfile"]
-        command = world.commands(README, "Nodes")[0]
+        command = world.commands(README, "Prepare the nodes")[0]
         self.assertEqual(command.split()[-1], "/var/lib/kubelet/seccomp/" +
                          profile["localhostProfile"])
 
@@ -227,7 +227,7 @@ class Node(unittest.TestCase):
                          "hoistd", "worker", "preload", "near"))):
             cls.addClassCleanup(cls.world.run, "docker", "rm", "-f", name,
                                 check=False)
-        cls.world.follow(README, "Nodes")
+        cls.world.follow(README, "Prepare the nodes")
         *first, cls.status = world.commands(README, "Install")
         for line in first:
             cls.world.run("bash", "-euc", line)
@@ -272,7 +272,7 @@ class Node(unittest.TestCase):
             "host.in_place=0", "--set", "disk.spill_capacity=auto"))
 
     def test_3_a_worker_stages_and_is_named(self):
-        *first, logs, sessions = world.commands(README, "Workers")
+        *first, logs, sessions = world.commands(README, "Deploy workers")
         for line in first:
             self.world.run("bash", "-euc", line)
         until(lambda: self.log("worker").count("staged") == 4, seconds=60)
@@ -282,7 +282,7 @@ class Node(unittest.TestCase):
 
     def test_3_pods_go_where_their_models_are(self):
         told, digits, *commands, logs = world.commands(
-            README, "Pods where their models are")
+            README, "Schedule pods onto nodes that have their model")
         model = LABEL + "model." + self.world.run("bash", "-euc",
                                                   digits).strip()
         until(FEATURES.exists, seconds=60)

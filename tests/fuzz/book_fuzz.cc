@@ -6,7 +6,7 @@
 
 #include <map>
 
-#include "daemon/keeper/kept_book.h"
+#include "daemon/keeper/persisted_book.h"
 #include "hoist/shared/packet_socket.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -16,13 +16,13 @@ namespace {
 constexpr uint64_t kHalf = 4096;
 constexpr uint64_t kBookBytes = 4096 + 2 * kHalf;
 
-using Values = std::map<KeptKey, std::string>;
+using Values = std::map<PersistedKey, std::string>;
 
 hoist::UniqueFd Dup(int fd) {
   return hoist::UniqueFd(fcntl(fd, F_DUPFD_CLOEXEC, 0));
 }
 
-Values ValuesOf(const KeptBook& book) {
+Values ValuesOf(const PersistedBook& book) {
   Values values;
   for (const auto& [key, value] : book.entries()) values[key] = value;
   return values;
@@ -37,10 +37,10 @@ std::string BytesOf(int fd) {
 
 // Puts and erases as the input says; gives what counts after each, and where
 // the book itself says it is full, that nothing changed.
-Values Write(KeptBook& book, fuzz::Input& input) {
+Values Write(PersistedBook& book, fuzz::Input& input) {
   Values want = ValuesOf(book);
   for (int steps = input.Take() % 64; steps > 0 && !input.empty(); --steps) {
-    const KeptKey key = {input.Take() % 3u, input.Take() % 8u};
+    const PersistedKey key = {input.Take() % 3u, input.Take() % 8u};
     const uint8_t what = input.Take();
     if (what < 0x40) {
       if (book.Erase(key).ok()) want.erase(key);
@@ -56,9 +56,9 @@ Values Write(KeptBook& book, fuzz::Input& input) {
 }
 
 // A successor finds `want`, also the one after it.
-void RequireFound(const KeptBook& book, const Values& want) {
+void RequireFound(const PersistedBook& book, const Values& want) {
   for (int i = 0; i < 2; ++i) {
-    absl::StatusOr<KeptBook> next = KeptBook::Adopt(Dup(book.fd()));
+    absl::StatusOr<PersistedBook> next = PersistedBook::Adopt(Dup(book.fd()));
     FUZZ_REQUIRE(next.ok() && ValuesOf(*next) == want);
     next->Adopted();
   }
@@ -66,8 +66,9 @@ void RequireFound(const KeptBook& book, const Values& want) {
 
 // Of a damaged book nothing is found that was not written: each value is one
 // that its key had at some time.
-void RequireWritten(const Values& found,
-                    const std::map<KeptKey, std::vector<std::string>>& ever) {
+void RequireWritten(
+    const Values& found,
+    const std::map<PersistedKey, std::vector<std::string>>& ever) {
   for (const auto& [key, value] : found) {
     const auto at = ever.find(key);
     FUZZ_REQUIRE(at != ever.end());
@@ -77,10 +78,10 @@ void RequireWritten(const Values& found,
 }
 
 void Damage(fuzz::Input& input) {
-  KeptBook book = *KeptBook::Create(kHalf);
-  std::map<KeptKey, std::vector<std::string>> ever;
+  PersistedBook book = *PersistedBook::Create(kHalf);
+  std::map<PersistedKey, std::vector<std::string>> ever;
   for (uint64_t i = 0; i < 24; ++i) {
-    const KeptKey key = {static_cast<uint32_t>(1 + i % 2), i % 5};
+    const PersistedKey key = {static_cast<uint32_t>(1 + i % 2), i % 5};
     const std::string value(i * 17 % 200, static_cast<char>('a' + i));
     FUZZ_REQUIRE(book.Put(key, value).ok());
     ever[key].push_back(value);
@@ -91,7 +92,7 @@ void Damage(fuzz::Input& input) {
   FUZZ_REQUIRE(
       pwrite(book.fd(), bytes.data(), bytes.size(), static_cast<off_t>(at)) ==
       static_cast<ssize_t>(bytes.size()));
-  absl::StatusOr<KeptBook> next = KeptBook::Adopt(Dup(book.fd()));
+  absl::StatusOr<PersistedBook> next = PersistedBook::Adopt(Dup(book.fd()));
   if (!next.ok()) {
     FUZZ_REQUIRE(absl::IsDataLoss(next.status()) ||
                  absl::IsFailedPrecondition(next.status()));
@@ -108,7 +109,7 @@ void AdoptAny(fuzz::Input& input) {
   const std::string_view some = bytes.substr(0, kBookBytes);
   FUZZ_REQUIRE(pwrite(memfd->get(), some.data(), some.size(), 0) ==
                static_cast<ssize_t>(some.size()));
-  absl::StatusOr<KeptBook> book = KeptBook::Adopt(Dup(memfd->get()));
+  absl::StatusOr<PersistedBook> book = PersistedBook::Adopt(Dup(memfd->get()));
   if (!book.ok()) return;
   book->Adopted();
   Values want = ValuesOf(*book);
@@ -134,7 +135,7 @@ std::string Script() {
 }
 
 std::string ABook() {
-  KeptBook book = *KeptBook::Create(kHalf);
+  PersistedBook book = *PersistedBook::Create(kHalf);
   FUZZ_REQUIRE(book.Put({1, 1}, "one").ok());
   FUZZ_REQUIRE(book.Put({1, 2}, "two").ok());
   FUZZ_REQUIRE(book.Erase({1, 1}).ok());
@@ -165,7 +166,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   fuzz::Input input(data, size);
   switch (input.Take() % 3) {
     case 0: {
-      KeptBook book = *KeptBook::Create(kHalf);
+      PersistedBook book = *PersistedBook::Create(kHalf);
       const Values want = Write(book, input);
       RequireFound(book, want);
       break;

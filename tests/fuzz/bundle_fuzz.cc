@@ -36,24 +36,24 @@ void SendRaw(int socket, std::string_view bytes, int fds) {
   (void)!sendmsg(socket, &header, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-using Keys = std::set<KeptKey>;
+using Keys = std::set<PersistedKey>;
 
 // Each key once, and its descriptor valid.
 absl::StatusOr<DescriptorBundle> Adopt(int in, int out, Keys& found) {
   return DescriptorBundle::Adopt(
-      Dup(in), Dup(out), [&](KeptKey key, hoist::UniqueFd fd) {
+      Dup(in), Dup(out), [&](PersistedKey key, hoist::UniqueFd fd) {
         FUZZ_REQUIRE(fd.valid() && found.insert(key).second);
       });
 }
 
 void Use(DescriptorBundle& bundle, Keys keys) {
-  for (const KeptKey& key : keys) FUZZ_REQUIRE(bundle.Has(key));
+  for (const PersistedKey& key : keys) FUZZ_REQUIRE(bundle.Has(key));
   if (!keys.empty()) {
-    const KeptKey gone = *keys.begin();
+    const PersistedKey gone = *keys.begin();
     FUZZ_REQUIRE(bundle.Remove(gone).ok() && !bundle.Has(gone));
     keys.erase(gone);
   }
-  const KeptKey fresh = {9, 9};
+  const PersistedKey fresh = {9, 9};
   if (!bundle.Has(fresh) && !bundle.full()) {
     FUZZ_REQUIRE(bundle.Add(fresh, 0).ok());
     keys.insert(fresh);

@@ -1,7 +1,7 @@
 // hoistd.toml, and what --set says beside it.
 #include "daemon/config/config.h"
 #include "daemon/config/size.h"
-#include "daemon/terms/user.h"
+#include "daemon/types/user.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace hoistd {

@@ -12,9 +12,9 @@
 #include <optional>
 #include <vector>
 
-#include "client/src/lane_view.h"
-#include "client/src/plan_lane.h"
-#include "client/src/stream_order.h"
+#include "client/src/device/stream_order.h"
+#include "client/src/plan/lane_view.h"
+#include "client/src/plan/plan_lane.h"
 #include "hoist/shared/lane_layout.h"
 #include "tests/fuzz/fuzz.h"
 

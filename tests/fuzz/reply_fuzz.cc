@@ -5,7 +5,7 @@
 #include <limits>
 #include <set>
 
-#include "client/src/messages.h"
+#include "client/src/messages/messages.h"
 #include "hoist/shared/image_layout.h"
 #include "hoist/v1/session.pb.h"
 #include "tests/fuzz/fuzz.h"
@@ -21,6 +21,10 @@ void RequireSound(const ModelTable& model) {
   std::set<std::string> groups;
   for (const GroupEntry& group : model.groups()) {
     FUZZ_REQUIRE(group.image_bytes <= kMaxImageBytes);
+    if (group.name.empty()) {
+      FUZZ_REQUIRE(group.image_bytes == 0 && group.tensors.empty());
+      continue;
+    }
     FUZZ_REQUIRE(groups.insert(group.name).second);
     for (const TensorEntry& tensor : group.tensors) {
       FUZZ_REQUIRE(tensor.strides.size() == tensor.shape.size());

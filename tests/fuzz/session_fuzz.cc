@@ -9,7 +9,7 @@
 #include <array>
 #include <cmath>
 
-#include "client/src/messages.h"
+#include "client/src/messages/messages.h"
 #include "daemon/convert/types_convert.h"
 #include "daemon/model/published_group.h"
 #include "daemon/session/mailbox.h"
@@ -17,7 +17,6 @@
 #include "daemon/session/verb_router.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/model_checks.h"
-#include "tests/fuzz/prompt_engine.h"
 
 namespace hoistd {
 namespace {
@@ -60,7 +59,7 @@ void RequireReadable(const std::shared_ptr<const Group>& group) {
   model->spec = spec;
   Reply reply;
   reply.ticket.request_id = 7;
-  reply.model = model;
+  reply.body = ModelPtr(model);
   hoist::Packet packet;
   packet.body = EncodeReply(std::move(reply)).body;
   auto read = hoist::DecodeReply(std::move(packet));
@@ -73,7 +72,7 @@ void RequireReadable(const std::shared_ptr<const Group>& group) {
 }
 
 // Answers as it is asked, and looks at what it is asked.
-class Engine final : public fuzz::PromptEngine {
+class Engine final : public EngineApi {
  public:
   void OpenSession(OpenSessionArgs args, OnSessionWord on_word,
                    Done<SessionId> done) override {
@@ -90,14 +89,37 @@ class Engine final : public fuzz::PromptEngine {
     lost.lost_plans = std::move(has.plans);
     done(std::move(lost));
   }
-  void RegisterModel(SessionId, RegisterModelArgs args,
-                     Done<ModelPtr> done) override {
-    FUZZ_REQUIRE(!args.shards.empty());
-    fuzz::RequireSoundRegister(args);
-    fuzz::BuildAsWished(args);
-    done(absl::NotFoundError(args.name));
+  void CloseSession(SessionId) override {}
+  void Trace(Done<std::unique_ptr<TraceRecording>> done) override {
+    done(absl::UnimplementedError("none"));
   }
-  void Publish(SessionId, PublishArgs args, Done<ModelPtr> done) override {
+  NodeFacts facts() const override { return {}; }
+  NodeNotes notes() const override { return {}; }
+  absl::Time Now() const override { return absl::UnixEpoch(); }
+
+ private:
+  void Accept(SessionId, SessionCall call) override {
+    std::visit([this](auto& one) { Answer(one); }, call);
+  }
+  void Accept(AdminCall) override { FUZZ_REQUIRE(false); }
+
+  // OK where the answer carries nothing, else NotFound.
+  template <typename Args>
+  void Answer(Call<Args>& call) {
+    if constexpr (std::is_void_v<typename Args::Result>) {
+      call.done(absl::OkStatus());
+    } else {
+      call.done(absl::NotFoundError("none"));
+    }
+  }
+  void Answer(Call<RegisterModelArgs>& call) {
+    FUZZ_REQUIRE(!call.args.shards.empty());
+    fuzz::RequireSoundRegister(call.args);
+    fuzz::BuildAsWished(call.args);
+    call.done(absl::NotFoundError(call.args.name));
+  }
+  void Answer(Call<PublishArgs>& call) {
+    PublishArgs& args = call.args;
     fuzz::RequireName(args.model, kMaxModelNameBytes);
     fuzz::RequireSoundGroup(args.group);
     FUZZ_REQUIRE(args.image.valid());
@@ -106,44 +128,42 @@ class Engine final : public fuzz::PromptEngine {
                  static_cast<off_t>(args.group.image_bytes));
     const auto group = fuzz::PublishAsSaid(std::move(args.group));
     if (group != nullptr) RequireReadable(group);
-    done(absl::AlreadyExistsError(args.model));
+    call.done(absl::AlreadyExistsError(args.model));
   }
-  void ReadImage(SessionId, ReadImageArgs args, DoneStatus done) override {
-    FUZZ_REQUIRE(args.memfd.valid() && args.memfd_bytes == 8192);
-    done(absl::OkStatus());
+  void Answer(Call<ReadImageArgs>& call) {
+    FUZZ_REQUIRE(call.args.memfd.valid() && call.args.memfd_bytes == 8192);
+    call.done(absl::OkStatus());
   }
-  void DescribeModel(SessionId, std::string name,
-                     Done<ModelPtr> done) override {
-    fuzz::RequireName(name, kMaxModelNameBytes);
-    done(absl::NotFoundError(name));
+  void Answer(Call<DescribeModelArgs>& call) {
+    fuzz::RequireName(call.args.name, kMaxModelNameBytes);
+    call.done(absl::NotFoundError(call.args.name));
   }
-  void Stage(SessionId, StageArgs args, Done<LeaseGrant> done) override {
-    FUZZ_REQUIRE(args.deadline >= absl::ZeroDuration() &&
-                 args.deadline <= kMaxDeadline);
+  void Answer(Call<StageArgs>& call) {
+    FUZZ_REQUIRE(call.args.deadline >= absl::ZeroDuration() &&
+                 call.args.deadline <= kMaxDeadline);
     LeaseGrant grant;
     grant.id = LeaseId(1);
-    grant.key = args.key;
-    grant.device = args.device;
-    done(std::move(grant));
+    grant.key = call.args.key;
+    grant.device = call.args.device;
+    call.done(std::move(grant));
   }
-  void Prefetch(SessionId, PrefetchArgs args, DoneStatus done) override {
-    FUZZ_REQUIRE(args.to.tier != Tier::kDisk);
-    done(absl::OkStatus());
+  void Answer(Call<PrefetchArgs>& call) {
+    FUZZ_REQUIRE(call.args.groups.size() <= size_t{kMaxGroupsPerModel});
+    call.done(absl::OkStatus());
   }
-  void Release(SessionId, std::vector<LeaseId> leases,
-               DoneStatus done) override {
-    FUZZ_REQUIRE(leases.size() <= size_t{kMaxLeasesPerRelease});
-    done(absl::OkStatus());
+  void Answer(Call<ReleaseArgs>& call) {
+    FUZZ_REQUIRE(call.args.leases.size() <= size_t{kMaxLeasesPerRelease});
+    call.done(absl::OkStatus());
   }
-  void ReportHeat(SessionId, HeatArgs args,
-                  Done<std::vector<GroupHeat>> done) override {
-    FUZZ_REQUIRE(args.heat.size() <= size_t{kMaxGroupsPerModel});
-    for (const GroupHeat& one : args.heat) {
+  void Answer(Call<HeatArgs>& call) {
+    FUZZ_REQUIRE(call.args.heat.size() <= size_t{kMaxGroupsPerModel});
+    for (const GroupHeat& one : call.args.heat) {
       FUZZ_REQUIRE(std::isfinite(one.heat) && one.heat >= 0);
     }
-    done(std::move(args.heat));
+    call.done(std::move(call.args.heat));
   }
-  void SetPlan(SessionId, SetPlanArgs args, Done<OpenedPlan> done) override {
+  void Answer(Call<SetPlanArgs>& call) {
+    const SetPlanArgs& args = call.args;
     FUZZ_REQUIRE(args.order.size() <= size_t{kMaxPlanOrder});
     FUZZ_REQUIRE(CheckShare(args.share).ok());
     FUZZ_REQUIRE(args.deadline <= kMaxDeadline &&
@@ -152,7 +172,7 @@ class Engine final : public fuzz::PromptEngine {
     OpenedPlan opened;
     opened.grant.id = PlanId(1);
     opened.grant.model = args.model;
-    done(std::move(opened));
+    call.done(std::move(opened));
   }
 };
 
@@ -176,8 +196,8 @@ void Serve(const pb::ClientMessage& message, std::vector<hoist::UniqueFd> fds) {
   // One answer, or none where it was refused at the door; and an ask.
   size_t answers = 0;
   for (Reply& reply : replies) {
-    answers += reply.ask == nullptr ? 1 : 0;
-    const bool asks = reply.ask != nullptr;
+    const bool asks = std::holds_alternative<SlabAsk>(reply.body);
+    answers += asks ? 0 : 1;
     hoist::Packet packet;
     packet.body = EncodeReply(std::move(reply)).body;
     auto read = hoist::DecodeReply(std::move(packet));

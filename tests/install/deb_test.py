@@ -39,7 +39,7 @@ usr/lib/x86_64-linux-gnu/cmake/hoist/hoist-config.cmake
 usr/lib/x86_64-linux-gnu/pkgconfig/hoist.pc""",
     "python3-hoist-client": """
 usr/lib/python3/dist-packages/hoist/__init__.py
-usr/lib/python3/dist-packages/hoist/nn/_api.py
+usr/lib/python3/dist-packages/hoist/nn/_api/attach.py
 usr/lib/python3/dist-packages/hoist/py.typed""",
 }
 

@@ -26,7 +26,7 @@ HELD = """
 LICENSE README.md CHANGELOG.md
 bin/hoistd bin/hoist-keeper bin/hoistctl bin/embed_worker
 lib/libhoist.so.0 lib/libhoist.so include/hoist/hoist.h include/hoist/hoist_c.h
-include/hoist/c/copier.h
+include/hoist/c/copy_permit.h
 include/hoist/c/plan.h
 python/hoist/__init__.py python/hoist/libhoist.so.0
 python/pyproject.toml python/build_wheel.py python/README.md
@@ -61,8 +61,8 @@ sys.stdin.read()
 COPIES = """
 import sys
 import hoist
-from hoist._copier import Copier
-with Copier(hoist.connect(connect_deadline=60)):
+from hoist._copy_permit import CopyPermit
+with CopyPermit(hoist.connect(connect_deadline=60)):
     print("copies", flush=True)
     sys.stdin.read()
 """
@@ -107,6 +107,17 @@ class Package(unittest.TestCase):
             (self.path / "share/hoist/hoistd.toml").read_text(), flags=re.M))
         return there
 
+    def test_the_guides_preload_is_taken(self):
+        model = self.scratch / "preloaded.safetensors"
+        write_safetensors(model, block_model())
+        block = "\n".join(guide_lines("Preload and pin models"))
+        self.assertIn("[[models.preload]]", block)
+        config = self.configured()
+        config.write_text(config.read_text().replace(
+            "preload = []", block.replace("/srv/models/llama", str(model))))
+        self.assertIn(str(model), config.read_text())
+        self.run_line(f"hoistd --check-config --config {config}")
+
     def test_pip_installs_its_python_package(self):
         environment = self.scratch / "environment"
         python = environment / "bin/python"
@@ -124,7 +135,7 @@ class Package(unittest.TestCase):
             env=clean_environment()).stdout
         self.assertIn(str(environment), said)
 
-    def test_readme_serves_as_it_says(self):
+    def test_the_guides_commands_do_as_it_says(self):
         commands = service_commands()
         self.assertIn("hoistctl watch", commands)
         models = self.scratch / "models"
@@ -139,7 +150,7 @@ class Package(unittest.TestCase):
         there = {"/etc/hoist/hoistd.toml": config,
                  "/models/llama": models / "llama.safetensors",
                  "share 7": f"share {plan}",
-                 "--copier 3": f"--copier {self.copier(daemon)}",
+                 "--permit 3": f"--permit {self.permit(daemon)}",
                  "end 9": f"end {self.idle(daemon)}"}
         for command in commands:
             if command == "hoistctl watch":
@@ -173,14 +184,14 @@ class Package(unittest.TestCase):
         self.assertRegex(number, r"^\d+$", daemon.log_text())
         return number
 
-    def copier(self, daemon):
-        """The number of a copier."""
+    def permit(self, daemon):
+        """The number of a permit."""
         _, said = self.worker(daemon, COPIES)
         self.assertEqual(said, "copies", daemon.log_text())
 
         def listed():
             links = json.loads(daemon.ctl("status", "--json"))["links"]
-            return [shown for link in links for shown in link["copiers"]]
+            return [shown for link in links for shown in link["permits"]]
         until(listed)
         return listed()[0]["id"]
 
@@ -260,12 +271,16 @@ def clean_environment(**more):
 
 
 def service_commands():
-    """README.md's, one a command, without their comments."""
-    section = (ROOT / "README.md").read_text().split(
-        "\n## Running it as a service\n")[1].split("\n## ")[0]
-    lines = re.findall(r"^    (.*)", section, re.M)
-    return [command.strip() for line in lines
+    """The guide's, one a command, without their comments."""
+    return [command.strip() for line in guide_lines("hoistctl by example")
             for command in line.split("#")[0].split(";")]
+
+
+def guide_lines(heading):
+    """What is indented by four in a section of the guide."""
+    section = (ROOT / "deploy/GUIDE.md").read_text().split(
+        f"\n## {heading}\n")[1].split("\n## ")[0]
+    return re.findall(r"^    (.*)", section, re.M)
 
 
 if __name__ == "__main__":

@@ -182,13 +182,13 @@ PLANTED = (
      "see hoist_done_with_it.", r"reference to 'hoist_done_with_it'"),
     ("client/include/hoist/hoist_plan.h", "// Of Session::SetPlan.\n", "",
      r"hoist_plan\.h:\d+: .*hoist::PlanOptions is not documented"),
-    ("client/python/hoist/_plan.py", '"""What the plan is by now."""', "",
+    ("client/python/hoist/_plan.py", '"""The plan\'s current facts."""', "",
      r"hoist\.Plan\.info has no docstring"),
     ("client/python/hoist/_session.py", '"""Connects to hoistd.',
      '"""Connects, see hoist.connected.',
      r"target not found: hoist\.connected"),
-    ("client/python/hoist/_session.py", "            the pass that the order",
-     "        the pass that the order",
+    ("client/python/hoist/_session.py", "            then learned from that pass.",
+     "        then learned from that pass.",
      r"set_plan: neither a parameter nor set in"),
 )
 

@@ -61,6 +61,27 @@ def agents_pid(node: str) -> int:
     return ray.get(_nodes.find([node])[0].agent.ready.remote())["pid"]
 
 
+@ray.remote(num_cpus=0)
+class Worker:
+    def where(self) -> str:
+        return ray.get_runtime_context().get_node_id()
+
+
+def test_the_guides_block_loads_and_places_a_worker(world, tmp_path,
+                                                    monkeypatch):
+    guide = pathlib.Path(hoist.ray.__file__).with_name("README.md").read_text()
+    block = guide.split("```python\n")[1].split("```")[0]
+    path, tensors = made(tmp_path)
+    monkeypatch.setattr(ray, "init", lambda address: None)  # As it is already.
+    left = {"Worker": Worker}
+    exec(block.replace("/models/llama", path), left)
+    assert set(left["report"].nodes) == set(world.nodes)
+    node = ray.get(left["worker"].where.remote())
+    assert staged(world, node, "llama") == {
+        name: bytes(data) for name, (*_, data) in tensors.items()}
+    ray.kill(left["worker"])
+
+
 def test_each_byte_is_read_once_and_is_everywhere(world, tmp_path):
     path, tensors = made(tmp_path)
     size = os.path.getsize(path)

@@ -1,6 +1,6 @@
 // Random lives of a lane: a client that stages in order, jumps, repeats, skips
-// and holds several groups at once, a GPU that runs behind it, copies that take
-// their time, hoistd's loop over LaneSchedule, and hoistds that die and leave
+// and holds several groups at once; a GPU that runs behind it; copies that take
+// their time; hoistd's loop over LaneSchedule; and hoistds that die and leave
 // the lane to the next by what its words say. Whoever's wait for a position is
 // over finds the group's bytes, and nobody else's, until it is done; and
 // everything that was staged is served.

@@ -20,8 +20,7 @@
 #include "tests/support/node_rig.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::node_sim_test {
 
 using testing::IsOk;
 using testing::kPage;
@@ -163,7 +162,7 @@ class Life {
     const ModelSnapshot& picked = snapshot.models[n % snapshot.models.size()];
     model->id = picked.id;
     model->owner = picked.owner;
-    model->spec = *rig_.node().SpecOf(picked.id);
+    model->spec = *rig_.node().copies().SpecOf(picked.id);
     return model;
   }
   std::string AdminName(const hoistd::Model& model) {
@@ -202,7 +201,8 @@ class Life {
   // else has been evicted.
   uint64_t Unclaimed(TierAt at) const {
     uint64_t bytes = 0;
-    for (const auto& [offset, part] : rig_.kept_parts()) bytes += part.bytes;
+    for (const auto& [offset, part] : rig_.persisted_parts())
+      bytes += part.bytes;
     return at == OnHost() ? bytes : 0;
   }
   void Finish(const Step& step, bool fails);
@@ -407,7 +407,7 @@ void Life::Do(const Step& step) {
     case kDie:
       if (!rig_.Die()) sessions_.clear();
       std::erase_if(sessions_, [&](SessionId session) {
-        return rig_.node().PeerOf(session) == nullptr;
+        return rig_.node().tenure().PeerOf(session) == nullptr;
       });
       return;
     case kOps:
@@ -428,6 +428,11 @@ void Life::GiveEverythingBack() {
       EXPECT_OK(rig_.EndPlan(standing.session, plan));
     }
     rig_.FreePlan(plan);
+  }
+  // An admin's load waits for what arenas have, for as long as they have it.
+  while (!rig_.arenas().empty()) {
+    const auto [id, session] = rig_.arenas().front();
+    EXPECT_OK(rig_.CloseArena(session, id));
   }
   rig_.keep_slabs = false;
   for (int round = 0; round < 20; ++round) {
@@ -534,5 +539,4 @@ TEST(NodeSim, TheBooksAddUpWhateverHappens) {
   signal(SIGABRT, SIG_DFL);
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::node_sim_test

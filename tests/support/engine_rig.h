@@ -25,13 +25,13 @@
 #include "daemon/core/device_space.h"
 #include "daemon/device/emulated_device.h"
 #include "daemon/engine/engine.h"
-#include "daemon/engine/kept_host.h"
-#include "daemon/engine/kept_node.h"
 #include "daemon/io/aligned_buffer.h"
 #include "daemon/io/create_io_engine.h"
 #include "daemon/keeper/keep.h"
 #include "daemon/link/link.h"
 #include "daemon/store/spill_store.h"
+#include "daemon/successor/persisted_host.h"
+#include "daemon/successor/persisted_node.h"
 #include "gtest/gtest.h"
 #include "hoist/shared/unique_fd.h"
 #include "tests/support/faulty_device.h"
@@ -141,6 +141,18 @@ class EngineRig {
     engine_->OpenSession(args, nullptr, answer.done());
     return answer.Wait().value_or(SessionId());
   }
+  template <typename Args>
+  Outcome<typename Args::Result> Ask(SessionId session, Args args) {
+    Answer<Outcome<typename Args::Result>> answer;
+    engine_->Ask(session, std::move(args), answer.done());
+    return answer.Wait();
+  }
+  template <typename Args>
+  Outcome<typename Args::Result> Ask(Args args) {
+    Answer<Outcome<typename Args::Result>> answer;
+    engine_->Ask(std::move(args), answer.done());
+    return answer.Wait();
+  }
   // A small transformer on disk, written once a name.
   RegisterModelArgs Files(const std::string& name, int layers = 3,
                           size_t shards = 2) {
@@ -167,9 +179,7 @@ class EngineRig {
   }
   absl::StatusOr<ModelPtr> Register(SessionId session,
                                     const std::string& name) {
-    Answer<absl::StatusOr<ModelPtr>> answer;
-    engine_->RegisterModel(session, Files(name), answer.done());
-    return answer.Wait();
+    return Ask(session, Files(name));
   }
   static std::string PublishedBytes(const std::string& group, size_t bytes) {
     return TensorBytes(kSeed, group, bytes);
@@ -195,39 +205,24 @@ class EngineRig {
   }
   absl::StatusOr<ModelPtr> Publish(SessionId session, const std::string& model,
                                    const std::string& group) {
-    Answer<absl::StatusOr<ModelPtr>> answer;
-    engine_->Publish(session, Image(model, group), answer.done());
-    return answer.Wait();
+    return Ask(session, Image(model, group));
   }
   // Waits for the bytes, and not for space: the clock stands still.
   absl::StatusOr<LeaseGrant> Stage(SessionId session, GroupKey key,
                                    uint32_t device = 0) {
-    Answer<absl::StatusOr<LeaseGrant>> answer;
-    engine_->Stage(session, {key, DeviceIndex(device), absl::ZeroDuration()},
-                   answer.done());
-    return answer.Wait();
+    return Ask(session,
+               StageArgs{key, DeviceIndex(device), absl::ZeroDuration()});
   }
   absl::Status Release(SessionId session, LeaseId lease) {
-    Answer<absl::Status> answer;
-    engine_->Release(session, {lease}, answer.done());
-    return answer.Wait();
+    return Ask(session, ReleaseArgs{{lease}});
   }
-  NodeSnapshot Snapshot() {
-    Answer<absl::StatusOr<NodeSnapshot>> answer;
-    engine_->Snapshot(answer.done());
-    return *answer.Wait();
-  }
+  NodeSnapshot Snapshot() { return *Ask(SnapshotArgs{}); }
   absl::StatusOr<CopyTotals> Evict(const std::string& model,
                                    bool forget = false) {
-    Answer<absl::StatusOr<CopyTotals>> answer;
-    engine_->Evict({model, "", {}, kAdmin}, forget, answer.done());
-    return answer.Wait();
+    return Ask(EvictArgs{{model, "", {}, kAdmin}, forget});
   }
   absl::StatusOr<LoadProgress> Load(ModelId model, TierAt to) {
-    Answer<absl::StatusOr<LoadProgress>> answer;
-    engine_->Load(
-        model, to, [](const LoadProgress&) {}, answer.done());
-    return answer.Wait();
+    return Ask(LoadArgs{model, to, [](const LoadProgress&) {}});
   }
   // Waits until nothing of the tier is used: spills end on their own.
   bool Empties(TierAt at) {
@@ -283,19 +278,17 @@ class EngineRig {
   absl::Status TakeOver(EngineParts& parts) {
     std::vector<HandedFd> handed = held_.Hand();
     Keep::Found left;
-    std::map<KeptKey, hoist::UniqueFd> descriptors;
+    std::map<PersistedKey, hoist::UniqueFd> descriptors;
     HOIST_ASSIGN_OR_RETURN(
-        keep_,
-        Keep::Create(held_, handed, left, [&](KeptKey key, hoist::UniqueFd fd) {
-          descriptors[key] = std::move(fd);
-        }));
+        keep_, Keep::Create(held_, handed, left,
+                            [&](PersistedKey key, hoist::UniqueFd fd) {
+                              descriptors[key] = std::move(fd);
+                            }));
     parts.keep = &*keep_;
-    parts.kept = FindOnHost(left.records, left.notes);
-    on_found(parts.kept);
-    HOIST_ASSIGN_OR_RETURN(parts.found,
-                           FindNode(left.records, std::move(descriptors)));
-    parts.kept_records = std::move(left.records);
-    return absl::OkStatus();
+    parts.left =
+        ReadLeft(std::move(left.records), std::move(descriptors), left.notes);
+    on_found(parts.left.host);
+    return parts.left.node.status;
   }
 
   const EngineRigOptions options_;

@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "daemon/terms/device.h"
+#include "daemon/types/device.h"
 
 namespace hoistd::testing {
 

@@ -23,44 +23,19 @@
 namespace hoistd::testing {
 
 // One call of a verb, with the callback that answers it.
-template <typename Args, typename Callback>
+template <typename Args>
 struct Asked {
-  SessionId session;
+  SessionId session;  // None: an admin's.
   Args args;
-  Callback done;
-};
-
-struct OrderAsked {
-  ModelId model;
-  std::vector<GroupIndex> order;
-};
-struct ShareAsked {
-  ShareOf of;
-  ShareChange change;
-};
-struct LoadAsked {
-  ModelId model;
-  TierAt to;
-};
-struct CheckAsked {
-  CheckWish wish;
-  absl::AnyInvocable<void(const CheckProgress&)> progress;
-};
-struct PinAsked {
-  CopySelector which;
-  absl::Duration deadline;
-};
-struct EvictAsked {
-  CopySelector which;
-  bool forget = false;
+  Done<typename Args::Result> done;
 };
 
 // The calls of one verb. They wait to be taken and answered by the test, or,
 // once it has said how, are answered by the fake's thread.
-template <typename Args, typename Callback>
+template <typename Args>
 class VerbScript {
  public:
-  using Call = Asked<Args, Callback>;
+  using Call = Asked<Args>;
 
   // Answers all calls from now on, those that wait included. nullptr: they
   // wait again.
@@ -118,48 +93,30 @@ class VerbScript {
   size_t calls_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
+// A script for each of a variant's requests.
+template <typename Requests>
+struct VerbScripts;
+template <typename... Args>
+struct VerbScripts<std::variant<Args...>> : VerbScript<Args>... {};
+
 // Threads:  thread-safe. As the engine's, calls return at once; a thread of its
 //           own takes them in order and runs the scripted answers.
-// OpenSession is answered with 1, 2, 3 ... unless scripted otherwise.
+// OpenSession is answered with 1, 2, 3 ..., and Subscribe and Unsubscribe as
+// the engine does, unless scripted otherwise.
 class FakeEngine final : public EngineApi {
  public:
-  VerbScript<OpenSessionArgs, Done<SessionId>> open_session;
-  VerbScript<ResumeArgs, Done<Resumed>> resume;
-  VerbScript<RegisterModelArgs, Done<ModelPtr>> register_model;
-  VerbScript<PublishArgs, Done<ModelPtr>> publish;
-  VerbScript<std::string, Done<ModelPtr>> describe_model;
-  VerbScript<Content, Done<ModelPtr>> find_content;
-  VerbScript<ModelId, DoneStatus> forget_model;
-  VerbScript<StageArgs, Done<LeaseGrant>> stage;
-  VerbScript<StageArgs, Done<LeaseGrant>> stage_shared;
-  VerbScript<ReadImageArgs, DoneStatus> read_image;
-  VerbScript<PrefetchArgs, DoneStatus> prefetch;
-  VerbScript<std::vector<LeaseId>, DoneStatus> release;
-  VerbScript<HeatArgs, Done<std::vector<GroupHeat>>> report_heat;
-  VerbScript<OrderAsked, DoneStatus> set_order;
-  VerbScript<SlabsClosedArgs, DoneStatus> slabs_closed;
-  VerbScript<SetPlanArgs, Done<OpenedPlan>> set_plan;
-  VerbScript<OpenCopierArgs, Done<OpenedCopier>> open_copier;
-  VerbScript<CopierId, DoneStatus> close_copier;
-  VerbScript<PlanId, DoneStatus> clear_plan;
-  VerbScript<ArenaArgs, Done<ArenaGrant>> open_arena;
-  VerbScript<ArenaId, DoneStatus> close_arena;
-  VerbScript<ShareAsked, Done<ShareChanged>> set_share;
-  VerbScript<Peer, Done<SessionSnapshot>> end_session;
-  VerbScript<std::monostate, Done<NodeSnapshot>> snapshot;
-  VerbScript<std::pair<std::string, std::string>, Done<ModelExplanation>>
-      explain;
-  VerbScript<LoadAsked, Done<LoadProgress>> load;
-  VerbScript<std::shared_ptr<CheckAsked>, Done<CheckProgress>> check;
-  VerbScript<PinAsked, Done<CopyTotals>> pin;
-  VerbScript<CopySelector, Done<CopyTotals>> unpin;
-  VerbScript<EvictAsked, Done<CopyTotals>> evict;
-  VerbScript<bool, DoneStatus> set_draining;
   MonotonicClock clock;
   TraceRecorder recorder{clock};
 
   explicit FakeEngine(NodeFacts facts = {}) : facts_(std::move(facts)) {
-    open_session.Answer([this](auto call) { call.done(NewSession()); });
+    verb<OpenSessionArgs>().Answer(
+        [this](auto call) { call.done(NewSession()); });
+    verb<SubscribeArgs>().Answer([this](auto call) {
+      call.done(AddSubscriber(std::move(call.args.on_event)));
+    });
+    verb<UnsubscribeArgs>().Answer([this](auto call) {
+      call.done(RemoveSubscriber(call.args.subscription));
+    });
     thread_ = std::thread([this] { RunThread(); });
   }
   // Runs what was asked before; calls that wait are dropped unanswered.
@@ -171,15 +128,19 @@ class FakeEngine final : public EngineApi {
     thread_.join();
   }
 
+  // The calls of the verb that takes this.
+  template <typename Args>
+  VerbScript<Args>& verb() {
+    return scripts_;
+  }
+
   // Runs `work` on the fake's thread, after the calls before it.
   void Run(absl::AnyInvocable<void()> work) ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     work_.push_back(std::move(work));
   }
 
-  // Asks whoever opened a session last, on the fake's thread.
-  void Ask(SlabAsk ask) ABSL_LOCKS_EXCLUDED(mu_) { Say(std::move(ask)); }
-  // Says it to them.
+  // Says it to whoever opened a session last.
   void Say(SessionWord word) ABSL_LOCKS_EXCLUDED(mu_) {
     Run([this, word = std::move(word)] {
       std::shared_ptr<OnSessionWord> on_word;
@@ -240,10 +201,6 @@ class FakeEngine final : public EngineApi {
     absl::MutexLock lock(&mu_);
     return subscribers_.size();
   }
-  // What a scripted Load tells of its progress; nullptr before any.
-  void ReportLoad(const LoadProgress& progress) {
-    if (load_progress_) load_progress_(progress);
-  }
 
   void OpenSession(OpenSessionArgs args, OnSessionWord on_word,
                    Done<SessionId> done) override ABSL_LOCKS_EXCLUDED(mu_) {
@@ -251,166 +208,19 @@ class FakeEngine final : public EngineApi {
       absl::MutexLock lock(&mu_);
       on_word_ = std::make_shared<OnSessionWord>(std::move(on_word));
     }
-    Hand(open_session, SessionId(), std::move(args), std::move(done));
+    Hand(SessionId(), Call<OpenSessionArgs>{std::move(args), std::move(done)});
   }
   void Resume(SessionId session, ResumeArgs has, OnSessionWord,
               Done<Resumed> done) override {
-    Hand(resume, session, std::move(has), std::move(done));
-  }
-  void EndSession(Peer asker, SessionId session,
-                  Done<SessionSnapshot> done) override {
-    Hand(end_session, session, std::move(asker), std::move(done));
+    Hand(session, Call<ResumeArgs>{std::move(has), std::move(done)});
   }
   void CloseSession(SessionId session) override ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     open_.erase(session);
     closed_.push_back(session);
   }
-  void RegisterModel(SessionId session, RegisterModelArgs args,
-                     Done<ModelPtr> done) override {
-    Hand(register_model, session, std::move(args), std::move(done));
-  }
-  void Publish(SessionId session, PublishArgs args,
-               Done<ModelPtr> done) override {
-    Hand(publish, session, std::move(args), std::move(done));
-  }
-  void FindContent(SessionId session, Content content,
-                   Done<ModelPtr> done) override {
-    Hand(find_content, session, content, std::move(done));
-  }
-  void ForgetModel(SessionId session, ModelId model, DoneStatus done) override {
-    Hand(forget_model, session, model, std::move(done));
-  }
-  void SlabsClosed(SessionId session, SlabsClosedArgs closed,
-                   DoneStatus done) override {
-    Hand(slabs_closed, session, std::move(closed), std::move(done));
-  }
-  void DescribeModel(SessionId session, std::string name,
-                     Done<ModelPtr> done) override {
-    Hand(describe_model, session, std::move(name), std::move(done));
-  }
-  void Stage(SessionId session, StageArgs args,
-             Done<LeaseGrant> done) override {
-    Hand(stage, session, args, std::move(done));
-  }
-  void StageShared(SessionId session, StageArgs args,
-                   Done<LeaseGrant> done) override {
-    Hand(stage_shared, session, args, std::move(done));
-  }
-  void ReadImage(SessionId session, ReadImageArgs args,
-                 DoneStatus done) override {
-    Hand(read_image, session, std::move(args), std::move(done));
-  }
-  void Prefetch(SessionId session, PrefetchArgs args,
-                DoneStatus done) override {
-    Hand(prefetch, session, std::move(args), std::move(done));
-  }
-  void Release(SessionId session, std::vector<LeaseId> leases,
-               DoneStatus done) override {
-    Hand(release, session, std::move(leases), std::move(done));
-  }
-  void ReportHeat(SessionId session, HeatArgs args,
-                  Done<std::vector<GroupHeat>> done) override {
-    Hand(report_heat, session, std::move(args), std::move(done));
-  }
-  void SetOrder(SessionId session, ModelId model, std::vector<GroupIndex> order,
-                DoneStatus done) override {
-    Hand(set_order, session, OrderAsked{model, std::move(order)},
-         std::move(done));
-  }
-
-  void SetPlan(SessionId session, SetPlanArgs args,
-               Done<OpenedPlan> done) override {
-    Hand(set_plan, session, std::move(args), std::move(done));
-  }
-  void OpenArena(SessionId session, ArenaArgs args,
-                 Done<ArenaGrant> done) override {
-    Hand(open_arena, session, args, std::move(done));
-  }
-  void CloseArena(SessionId session, ArenaId arena, DoneStatus done) override {
-    Hand(close_arena, session, arena, std::move(done));
-  }
-  void ClearPlan(SessionId session, PlanId plan, DoneStatus done) override {
-    Hand(clear_plan, session, plan, std::move(done));
-  }
-  void OpenCopier(SessionId session, OpenCopierArgs args,
-                  Done<OpenedCopier> done) override {
-    Hand(open_copier, session, args, std::move(done));
-  }
-  void CloseCopier(SessionId session, CopierId copier,
-                   DoneStatus done) override {
-    Hand(close_copier, session, copier, std::move(done));
-  }
-  void SetShare(ShareOf of, ShareChange change,
-                Done<ShareChanged> done) override {
-    Hand(set_share, SessionId(), ShareAsked{of, change}, std::move(done));
-  }
-  void Snapshot(Done<NodeSnapshot> done) override {
-    Hand(snapshot, SessionId(), std::monostate(), std::move(done));
-  }
-  void Explain(Peer, std::string model, std::string group,
-               Done<ModelExplanation> done) override {
-    Hand(explain, SessionId(), std::pair(std::move(model), std::move(group)),
-         std::move(done));
-  }
-  void Load(ModelId model, TierAt to,
-            absl::AnyInvocable<void(const LoadProgress&)> progress,
-            Done<LoadProgress> done) override {
-    Run([this, model, to, progress = std::move(progress),
-         done = std::move(done)]() mutable {
-      load_progress_ = std::move(progress);
-      load.Handle({SessionId(), LoadAsked{model, to}, std::move(done)});
-    });
-  }
-  void Check(CheckWish wish,
-             absl::AnyInvocable<void(const CheckProgress&)> progress,
-             Done<CheckProgress> done) override {
-    auto asked = std::make_shared<CheckAsked>();
-    asked->wish = std::move(wish);
-    asked->progress = std::move(progress);
-    Hand(check, SessionId(), std::move(asked), std::move(done));
-  }
-  void Pin(CopySelector which, absl::Duration deadline,
-           Done<CopyTotals> done) override {
-    Hand(pin, SessionId(), PinAsked{std::move(which), deadline},
-         std::move(done));
-  }
-  void Unpin(CopySelector which, Done<CopyTotals> done) override {
-    Hand(unpin, SessionId(), std::move(which), std::move(done));
-  }
-  void Evict(CopySelector which, bool forget, Done<CopyTotals> done) override {
-    Hand(evict, SessionId(), EvictAsked{std::move(which), forget},
-         std::move(done));
-  }
-  void SetDraining(bool draining, DoneStatus done) override {
-    Hand(set_draining, SessionId(), draining, std::move(done));
-  }
-  void Subscribe(absl::AnyInvocable<void(const NodeEvent&)> on_event,
-                 Done<uint64_t> done) override {
-    Run([this, on_event = std::move(on_event),
-         done = std::move(done)]() mutable {
-      uint64_t id;
-      {
-        absl::MutexLock lock(&mu_);
-        id = ++last_subscription_;
-        subscribers_.emplace(id, std::move(on_event));
-      }
-      done(id);
-    });
-  }
   void Trace(Done<std::unique_ptr<TraceRecording>> done) override {
     Run([this, done = std::move(done)]() mutable { done(recorder.Start()); });
-  }
-  void Unsubscribe(uint64_t subscription, DoneStatus done) override {
-    Run([this, subscription, done = std::move(done)]() mutable {
-      bool found;
-      {
-        absl::MutexLock lock(&mu_);
-        found = subscribers_.erase(subscription) > 0;
-      }
-      done(found ? absl::OkStatus()
-                 : absl::NotFoundError("no such subscription"));
-    });
   }
 
   NodeFacts facts() const override { return facts_; }
@@ -419,13 +229,35 @@ class FakeEngine final : public EngineApi {
 
  private:
   using Subscriber = absl::AnyInvocable<void(const NodeEvent&)>;
+  struct Scripts : VerbScripts<SessionRequest>,
+                   VerbScripts<AdminRequest>,
+                   VerbScript<OpenSessionArgs>,
+                   VerbScript<ResumeArgs> {};
 
-  template <typename Script, typename Args, typename Callback>
-  void Hand(Script& script, SessionId session, Args args, Callback done) {
-    Run([&script, session, args = std::move(args),
-         done = std::move(done)]() mutable {
-      script.Handle({session, std::move(args), std::move(done)});
+  void Accept(SessionId session, SessionCall call) override {
+    std::visit([&](auto& one) { Hand(session, std::move(one)); }, call);
+  }
+  void Accept(AdminCall call) override {
+    std::visit([&](auto& one) { Hand(SessionId(), std::move(one)); }, call);
+  }
+  template <typename Args>
+  void Hand(SessionId session, Call<Args> call) {
+    Run([this, session, call = std::move(call)]() mutable {
+      verb<Args>().Handle(
+          {session, std::move(call.args), std::move(call.done)});
     });
+  }
+
+  uint64_t AddSubscriber(Subscriber subscriber) ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    subscribers_.emplace(++last_subscription_, std::move(subscriber));
+    return last_subscription_;
+  }
+  absl::Status RemoveSubscriber(uint64_t id) ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    return subscribers_.erase(id) > 0
+               ? absl::OkStatus()
+               : absl::NotFoundError("no such subscription");
   }
 
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -446,8 +278,7 @@ class FakeEngine final : public EngineApi {
   }
 
   const NodeFacts facts_;
-  // Touched by the fake's thread, where scripted answers run, alone.
-  absl::AnyInvocable<void(const LoadProgress&)> load_progress_;
+  Scripts scripts_;
   mutable absl::Mutex mu_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::deque<absl::AnyInvocable<void()>> work_ ABSL_GUARDED_BY(mu_);

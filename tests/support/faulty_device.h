@@ -12,7 +12,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
-#include "daemon/terms/device.h"
+#include "daemon/types/device.h"
 
 namespace hoistd::testing {
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "daemon/terms/io_engine.h"
+#include "daemon/types/io_engine.h"
 
 namespace hoistd::testing {
 

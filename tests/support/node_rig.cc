@@ -71,18 +71,18 @@ auto NodeRig::Do(F call) {
 }
 
 void NodeRig::Take(Effects effects) {
-  told_ = node_->TakeKept();
-  for (const Kept& kept : told_) {
+  told_ = node_->TakePersisted();
+  for (const Persisted& kept : told_) {
     Note(kept);
-    if (!std::holds_alternative<KeptOnHost>(kept)) continue;
-    const KeptOnHost& at = std::get<KeptOnHost>(kept);
+    if (!std::holds_alternative<PersistedOnHost>(kept)) continue;
+    const PersistedOnHost& at = std::get<PersistedOnHost>(kept);
     kept_.erase(at.host_offset);
-    kept_parts_.erase(at.host_offset);
-    if (const auto* image = std::get_if<KeptImage>(&at.what)) {
+    persisted_parts_.erase(at.host_offset);
+    if (const auto* image = std::get_if<PersistedImage>(&at.what)) {
       kept_[at.host_offset] =
           image->model->spec->groups[image->group.number()].get();
-    } else if (const auto* part = std::get_if<KeptPart>(&at.what)) {
-      kept_parts_[at.host_offset] = *part;
+    } else if (const auto* part = std::get_if<PersistedPart>(&at.what)) {
+      persisted_parts_[at.host_offset] = *part;
     }
   }
   for (const SlabWork& work : effects.slabs) {
@@ -262,8 +262,9 @@ absl::StatusOr<ModelPtr> NodeRig::AddSpec(SessionId session,
   if (end > 0) sheet->runs.push_back({0, 100, end});
   spec->sheets.assign(spec->identities.size(), sheet);
   spec->fingerprint = FingerprintOf(spec->content);
-  absl::StatusOr<ModelPtr> model = Do(
-      [&](Effects& e) { return node_->AddModel(session, spec, readers, e); });
+  absl::StatusOr<ModelPtr> model = Do([&](Effects& e) {
+    return node_->registry().AddModel(session, spec, readers, e);
+  });
   if (model.ok()) {
     book_.models.insert((*model)->id);
     uses_[session].insert((*model)->id);
@@ -388,8 +389,8 @@ RequestId NodeRig::ReadImage(SessionId session, GroupKey key,
   const RequestId request = NewRequest(session);
   return Do([&](Effects& e) {
     node_->ReadImage(request, session, key, std::make_shared<hoist::UniqueFd>(),
-                     memfd_bytes.value_or(node_->BytesOf(key)), now + deadline,
-                     now, e);
+                     memfd_bytes.value_or(node_->copies().BytesOf(key)),
+                     now + deadline, now, e);
     return request;
   });
 }
@@ -427,14 +428,14 @@ absl::Status NodeRig::Release(SessionId session, LeaseId lease) {
 
 CopyTotals NodeRig::Evict(const std::string& model, std::optional<TierAt> at) {
   const auto copies =
-      node_->Select({model, "", at, kAdmin}, /*existing_only=*/true);
+      node_->picture().Select({model, "", at, kAdmin}, /*existing_only=*/true);
   if (!copies.ok()) return {};
   return Do([&](Effects& e) { return node_->Evict(*copies, now, e); });
 }
 
 CopyTotals NodeRig::Unpin(const std::string& model) {
   const auto copies =
-      node_->Select({model, "", {}, kAdmin}, /*existing_only=*/true);
+      node_->picture().Select({model, "", {}, kAdmin}, /*existing_only=*/true);
   if (!copies.ok()) return {};
   return Do([&](Effects& e) { return node_->Unpin(*copies, now, e); });
 }
@@ -571,12 +572,12 @@ std::shared_ptr<const Group> NodeRig::Lay(uint64_t page, std::string name,
 }
 
 void NodeRig::ChangeOnHost(GroupKey key) {
-  const auto spec = *node_->SpecOf(key.model);
+  const auto spec = *node_->copies().SpecOf(key.model);
   changed_on_host_.insert(spec->groups[key.group.number()].get());
 }
 
 void NodeRig::ChangeOnDevice(GroupKey key, uint32_t device) {
-  const auto spec = *node_->SpecOf(key.model);
+  const auto spec = *node_->copies().SpecOf(key.model);
   const Group* const group = spec->groups[key.group.number()].get();
   const Memory& memory = device_memory_[device];
   const auto at = std::ranges::find(memory, images_.at(group).at(0));
@@ -599,7 +600,7 @@ Content NodeRig::ContentOf(const Transfer& transfer) const {
   return content;
 }
 
-bool NodeRig::BeingMended(const LeaseGrant& grant) const {
+bool NodeRig::UnderRepair(const LeaseGrant& grant) const {
   return std::ranges::any_of(moving_, [&](const auto& moving) {
     const auto* way = moving.second.template by<HostToDevice>();
     return way != nullptr && way->device == grant.device &&
@@ -610,17 +611,17 @@ bool NodeRig::BeingMended(const LeaseGrant& grant) const {
 RequestId NodeRig::CheckGroup(GroupKey key, bool repair) {
   const RequestId request = NewRequest(SessionId());
   return Do([&](Effects& e) {
-    node_->Check(request, key, repair, now, e);
+    node_->audit().Check(request, key, repair, e);
     return request;
   });
 }
 
-void NodeRig::LayPart(uint64_t offset, const KeptPart& part) {
+void NodeRig::LayPart(uint64_t offset, const PersistedPart& part) {
   for (uint64_t at = 0; at < part.bytes; at += kPage) {
     host_.at((offset + at) / kPage) =
         LabelOf(part.file, (part.from + at) / kPage);
   }
-  kept_parts_[offset] = part;
+  persisted_parts_[offset] = part;
 }
 
 }  // namespace hoistd::testing

@@ -163,12 +163,15 @@ class NodeRig {
   std::shared_ptr<const Group> Lay(uint64_t page, std::string name,
                                    uint64_t pages, uint8_t content);
   const std::map<uint64_t, const Group*>& kept() const { return kept_; }
-  const std::map<uint64_t, KeptPart>& kept_parts() const { return kept_parts_; }
+  const std::map<uint64_t, PersistedPart>& persisted_parts() const {
+    return persisted_parts_;
+  }
   // It was not written down.
   void LoseOnHost(GroupKey key) {
     std::erase_if(kept_, [&](const auto& at) {
-      return at.second ==
-             (*node_->SpecOf(key.model))->groups[key.group.number()].get();
+      return at.second == (*node_->copies().SpecOf(key.model))
+                              ->groups[key.group.number()]
+                              .get();
     });
   }
   // What is published has other bytes on the host by now, or where it lies on a
@@ -177,7 +180,7 @@ class NodeRig {
   void ChangeOnDevice(GroupKey key, uint32_t device = 0);
   RequestId CheckGroup(GroupKey key, bool repair = false);
   // Bytes of a file lie there.
-  void LayPart(uint64_t offset, const KeptPart& part);
+  void LayPart(uint64_t offset, const PersistedPart& part);
   // Time passes, and a tick comes.
   void Advance(absl::Duration by);
 
@@ -236,7 +239,7 @@ class NodeRig {
   Node& node() { return *node_; }
   const Node& node() const { return *node_; }
   FakeDevice& device(uint32_t index = 0) { return *devices_[index]; }
-  NodeSnapshot Snapshot() const { return node_->Snapshot(now); }
+  NodeSnapshot Snapshot() const { return node_->picture().Snapshot(now); }
   TierSnapshot TierOf(TierAt at) const;
   // kAbsent where there is none.
   Residency StateOf(GroupKey key, TierAt at) const;
@@ -267,7 +270,7 @@ class NodeRig {
   // Plans to be freed, oldest first.
   const std::vector<PlanId>& ended() const { return ended_; }
   // What a successor was told in the last event, in order.
-  const std::vector<Kept>& told() const { return told_; }
+  const std::vector<Persisted>& told() const { return told_; }
   // Why a hold failed, as it was told.
   const std::vector<std::pair<GroupIndex, absl::Status>>& failed_holds() const {
     return failed_holds_;
@@ -292,15 +295,15 @@ class NodeRig {
   // What a successor is told, by node_rig_death.cc.
   struct Book {
     std::set<ModelId> models;
-    std::map<std::pair<DeviceIndex, SlabId>, KeptSlab> slabs;
-    std::map<std::pair<DeviceIndex, uint64_t>, KeptCopy> copies;
+    std::map<std::pair<DeviceIndex, SlabId>, PersistedSlab> slabs;
+    std::map<std::pair<DeviceIndex, uint64_t>, PersistedCopy> copies;
     std::map<SessionId, OpenSessionArgs> sessions;
-    std::map<LeaseId, KeptLease> leases;
+    std::map<LeaseId, PersistedLease> leases;
     std::map<PlanId, std::pair<SessionId, PlanGrant>> plans;
-    std::map<ArenaId, KeptArena> arenas;
+    std::map<ArenaId, PersistedArena> arenas;
     std::set<CopyRef> pins;
   };
-  void Note(const Kept& kept);
+  void Note(const Persisted& kept);
   std::vector<RestoredGroup> LeftPublished() const;
   absl::Status PutBack(const std::map<ModelId, hoistd::Model>& models,
                        Node& node) const;
@@ -337,7 +340,7 @@ class NodeRig {
   void Sent(SessionId session, DeviceIndex device,
             const std::vector<SlabUse>& slabs);
   bool Uses(SessionId session, DeviceIndex device, const SlabSpec& slab) const;
-  void CheckKept(const NodeSnapshot& snapshot) const;
+  void CheckPersisted(const NodeSnapshot& snapshot) const;
   void CheckSlabs() const;
   void CheckDescriptors();
   void CheckSlabWork(const TierSnapshot& tier);
@@ -362,7 +365,7 @@ class NodeRig {
   // As it is by now; of what has none in the test, its own.
   Content ContentOf(const Transfer& transfer) const;
   // It is leased, and right bytes are on their way to where it lies.
-  bool BeingMended(const LeaseGrant& grant) const;
+  bool UnderRepair(const LeaseGrant& grant) const;
   void ExpectImage(const Memory& memory, uint64_t offset, const Group& group,
                    const char* what) const;
   // The same of what lies on the host in these ranges.
@@ -376,7 +379,7 @@ class NodeRig {
   NodeOptions node_options_;
   std::vector<DeviceInfo> infos_;
   Book book_;
-  std::vector<Kept> told_;
+  std::vector<Persisted> told_;
   std::map<CopyRef, RequestId> coming_pins_;  // Of the last one, not there yet.
   uint32_t generation_ = 0;
   int slab_depth_ = 0;  // Of DoSlabWork, within itself.
@@ -398,7 +401,7 @@ class NodeRig {
   // By device and offset.
   std::set<std::pair<DeviceIndex, uint64_t>> changed_on_device_;
   std::map<uint64_t, const Group*> kept_;  // By offset, as it was told.
-  std::map<uint64_t, KeptPart> kept_parts_;
+  std::map<uint64_t, PersistedPart> persisted_parts_;
   std::set<const Group*> laid_;  // Of these, not checked yet.
   std::map<RequestId, SessionId> open_;
   std::map<RequestId, Answer> answers_;

@@ -1,7 +1,6 @@
 // Arenas, whose pages sessions write to.
 #include <utility>
 
-#include "daemon/core/node_arenas.h"
 #include "tests/support/node_rig.h"
 #include "tests/support/status_matchers.h"
 
@@ -11,8 +10,7 @@ RequestId NodeRig::OpenArena(SessionId session, uint64_t pages,
                              absl::Duration deadline) {
   const RequestId request = NewRequest(session);
   Effects effects;
-  NodeArenas(*node_).Open(request, session, {pages * kPage, deadline}, now,
-                          effects);
+  node_->LeaseArena(request, session, {pages * kPage, deadline}, now, effects);
   Take(std::move(effects));
   CloseAtOnce();
   Check();
@@ -37,7 +35,7 @@ absl::Status NodeRig::CloseArena(SessionId session, ArenaId arena) {
     ArenaOver(arena);
   }
   Effects effects;
-  absl::Status closed = NodeArenas(*node_).Close(session, arena, now, effects);
+  absl::Status closed = node_->EndArena(session, arena, now, effects);
   Take(std::move(effects));
   CloseAtOnce();
   Check();

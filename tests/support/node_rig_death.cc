@@ -2,15 +2,15 @@
 #include <algorithm>
 #include <iterator>
 
-#include "daemon/core/node_ending.h"
 #include "daemon/core/node_restore.h"
+#include "daemon/model/published_group.h"
 #include "tests/support/node_rig.h"
 #include "tests/support/status_matchers.h"
 
 namespace hoistd::testing {
 
-void NodeRig::Note(const Kept& kept) {
-  if (const auto* model = std::get_if<KeptModel>(&kept)) {
+void NodeRig::Note(const Persisted& kept) {
+  if (const auto* model = std::get_if<PersistedModel>(&kept)) {
     if (model->model == nullptr) {
       book_.models.erase(model->id);
       std::erase_if(book_.pins, [&](const CopyRef& copy) {
@@ -19,27 +19,27 @@ void NodeRig::Note(const Kept& kept) {
     } else {
       book_.models.insert(model->id);
     }
-  } else if (const auto* slab = std::get_if<KeptSlab>(&kept)) {
+  } else if (const auto* slab = std::get_if<PersistedSlab>(&kept)) {
     const auto key = std::pair(slab->device, slab->slab.id);
     book_.slabs.erase(key);
     if (slab->keep_fd >= 0) book_.slabs[key] = *slab;
-  } else if (const auto* copy = std::get_if<KeptCopy>(&kept)) {
+  } else if (const auto* copy = std::get_if<PersistedCopy>(&kept)) {
     const auto key = std::pair(copy->device, copy->offset);
     book_.copies.erase(key);
     if (copy->key.has_value()) book_.copies[key] = *copy;
-  } else if (const auto* session = std::get_if<KeptSession>(&kept)) {
+  } else if (const auto* session = std::get_if<PersistedSession>(&kept)) {
     book_.sessions.erase(session->id);
     if (session->args.has_value()) book_.sessions[session->id] = *session->args;
-  } else if (const auto* lease = std::get_if<KeptLease>(&kept)) {
+  } else if (const auto* lease = std::get_if<PersistedLease>(&kept)) {
     book_.leases.erase(lease->id);
     if (lease->copy.has_value()) book_.leases[lease->id] = *lease;
-  } else if (const auto* pin = std::get_if<KeptPin>(&kept)) {
+  } else if (const auto* pin = std::get_if<PersistedPin>(&kept)) {
     const bool changes = pin->pinned ? book_.pins.insert(pin->copy).second
                                      : book_.pins.erase(pin->copy) > 0;
     EXPECT_TRUE(changes || coming_pins_.contains(pin->copy));
-  } else if (const auto* plan = std::get_if<KeptPlanGone>(&kept)) {
+  } else if (const auto* plan = std::get_if<PersistedPlanEnd>(&kept)) {
     book_.plans.erase(plan->id);
-  } else if (const auto* arena = std::get_if<KeptArena>(&kept)) {
+  } else if (const auto* arena = std::get_if<PersistedArena>(&kept)) {
     book_.arenas.erase(arena->id);
     if (!arena->offsets.empty()) book_.arenas[arena->id] = *arena;
   }
@@ -111,7 +111,7 @@ void NodeRig::CheckPins(const NodeSnapshot& snapshot) const {
 }
 
 // A successor that begins now has all that was published and lies on the host.
-void NodeRig::CheckKept(const NodeSnapshot& snapshot) const {
+void NodeRig::CheckPersisted(const NodeSnapshot& snapshot) const {
   size_t published = 0;
   for (const ModelSnapshot& model : snapshot.models) {
     if (!model.published) continue;
@@ -129,7 +129,7 @@ void NodeRig::CheckKept(const NodeSnapshot& snapshot) const {
     ExpectImage(host_, offset, *group, "a kept image was overwritten");
   }
   CheckPins(snapshot);
-  for (const auto& [offset, part] : kept_parts_) {
+  for (const auto& [offset, part] : persisted_parts_) {
     for (uint64_t at = 0; at < part.bytes; at += kPage) {
       EXPECT_EQ(host_.at((offset + at) / kPage),
                 sheets_.at({part.file, (part.from + at) / kPage}).get())
@@ -143,11 +143,13 @@ std::vector<RestoredGroup> NodeRig::LeftPublished() const {
   std::vector<RestoredGroup> all;
   for (const ModelSnapshot& model : Snapshot().models) {
     if (!model.published) continue;
-    const ModelSpec& spec = **node_->SpecOf(model.id);
-    bool whole = true;
+    const ModelSpec& spec = **node_->copies().SpecOf(model.id);
     std::vector<RestoredGroup> groups;
+    bool lost = false;
     for (uint32_t g = 0; g < spec.groups.size(); ++g) {
+      if (IsMissing(*spec.groups[g])) continue;
       RestoredGroup group;
+      group.index = GroupIndex(g);
       group.model = spec.name;
       group.owner = model.owner;
       group.readers = model.readers;
@@ -159,14 +161,15 @@ std::vector<RestoredGroup> NodeRig::LeftPublished() const {
       for (const auto& [id, spilled] : spills_) {
         if (spilled == group.group.get()) group.spill = id;
       }
-      const bool there =
-          group.host_offset.has_value() || group.spill.has_value();
-      whole = whole && there;
-      if (there) groups.push_back(std::move(group));
+      if (group.host_offset.has_value() || group.spill.has_value()) {
+        groups.push_back(std::move(group));
+      } else {
+        lost = true;
+      }
     }
-    // With one missing, the others' numbers are not what they were.
+    // With one lost, its place may be another's soon.
     for (RestoredGroup& group : groups) {
-      if (whole) group.model_id = model.id;
+      if (!lost) group.model_id = model.id;
       all.push_back(std::move(group));
     }
   }
@@ -184,14 +187,14 @@ absl::Status NodeRig::PutBack(const std::map<ModelId, hoistd::Model>& models,
             : restore.AddModel(id, model.spec, model.owner, model.readers);
     if (!status.ok()) return status;
   }
-  std::vector<KeptSlab> slabs;
+  std::vector<PersistedSlab> slabs;
   for (const auto& [key, slab] : book_.slabs) slabs.push_back(slab);
   std::sort(slabs.begin(), slabs.end(), [](const auto& a, const auto& b) {
     return std::tuple(a.device, a.slab.offset) <
            std::tuple(b.device, b.slab.offset);
   });
   absl::Status status;
-  for (const KeptSlab& slab : slabs) {
+  for (const PersistedSlab& slab : slabs) {
     const FakeDevice& device = *devices_[slab.device.number()];
     status.Update(restore.AddSlab(slab, device.Share(slab.slab.id).value()));
   }
@@ -242,7 +245,7 @@ bool NodeRig::Die(std::optional<uint64_t> ready_pages) {
   std::map<ModelId, hoistd::Model> models;
   for (const ModelSnapshot& model : Snapshot().models) {
     models[model.id] = {model.id, model.owner, model.readers,
-                        *node_->SpecOf(model.id)};
+                        *node_->copies().SpecOf(model.id)};
   }
   std::set<PlanId> over(ended_.begin(), ended_.end());
   Forget();
@@ -255,7 +258,8 @@ bool NodeRig::Die(std::optional<uint64_t> ready_pages) {
     }
   }
   const auto begin = [&](Node& node) {
-    for (const RestoredGroup& group : published) EXPECT_OK(node.Restore(group));
+    for (const RestoredGroup& group : published)
+      EXPECT_OK(node.registry().Restore(group));
   };
   Node trial(node_options_, infos_);
   begin(trial);
@@ -270,17 +274,16 @@ bool NodeRig::Die(std::optional<uint64_t> ready_pages) {
     EXPECT_OK(PutBack(models, *node_));
     PutPinsBack(over.empty() ? pinned : std::set<CopyRef>());
   }
-  const std::map<uint64_t, KeptPart> parts = kept_parts_;
+  const std::map<uint64_t, PersistedPart> parts = persisted_parts_;
   for (const auto& [offset, part] : parts) {
-    EXPECT_OK(node_->Restore(offset, part));
+    EXPECT_OK(node_->supply().RestorePart(offset, part));
   }
-  NodeEnding(*node_).EndOfGone();
+  node_->registry().EndOfGone();
+  Effects effects;  // Of all at once: Take compares the books.
   for (const SessionId session : EndedByDeath()) {
-    Effects effects;
     node_->CloseSession(session, now, effects);
-    Take(std::move(effects));
   }
-  Take(Effects());
+  Take(std::move(effects));
   GrowHost(ready_pages.value_or(options_.host_pages));
   if (taken) ResumeAll(over);
   BringPins();

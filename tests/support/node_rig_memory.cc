@@ -135,7 +135,7 @@ void NodeRig::End(const Transfer& transfer, const absl::Status& status) {
     } else if (status.ok()) {
       changed_on_device_.erase(*written);
     }
-    // What it was to mend is as wrong as before.
+    // What it was to repair is as wrong as before.
     if (status.ok() || changed_on_device_.contains(*written)) {
       FillImage(memory, offset, *transfer.group);
     }
@@ -176,9 +176,9 @@ void NodeRig::Check() {
       if (grant.device.number() != d) continue;
       leased[grant.offset] = std::max(grant.bytes, kPage);
       EXPECT_TRUE(devices_[d]->Covers(grant.offset, grant.bytes));
-      const auto spec = node_->SpecOf(grant.key.model);
+      const auto spec = node_->copies().SpecOf(grant.key.model);
       ASSERT_OK(spec) << "a leased model was forgotten";
-      if (BeingMended(grant)) continue;
+      if (UnderRepair(grant)) continue;
       ExpectImage(device_memory_[d], grant.offset,
                   *(*spec)->groups[grant.key.group.number()],
                   "a leased image changed");
@@ -212,7 +212,7 @@ void NodeRig::Check() {
                    "a copy to a client reads other bytes");
     }
   }
-  CheckKept(snapshot);
+  CheckPersisted(snapshot);
   std::map<SessionId, uint32_t> leases;
   for (const auto& [id, lease] : leases_) ++leases[lease.first];
   for (const SessionSnapshot& session : snapshot.sessions) {

@@ -69,8 +69,10 @@ absl::Status NodeRig::CheckPlan(SessionId session, ModelId model,
                                 std::vector<uint32_t> order,
                                 uint64_t budget_pages,
                                 std::optional<PlanId> replaces) const {
-  return node_->CheckPlan(session, PlanArgs(model, order, budget_pages,
-                                            absl::Seconds(10), replaces, 0));
+  return node_->tenure()
+      .CheckPlan(session, PlanArgs(model, order, budget_pages,
+                                   absl::Seconds(10), replaces, 0))
+      .status();
 }
 
 PlanGrant NodeRig::PlanOf(RequestId request) const {
@@ -153,7 +155,7 @@ void NodeRig::Stands(SessionId session, const PlanGrant& grant) {
   if (options_.backing != Backing::kIpc)
     book_.plans[grant.id] = {session, grant};
   if (grant.ring_bytes == 0) return;
-  Sent(session, grant.device, node_->GiveSlabs(grant.id));
+  Sent(session, grant.device, node_->tenure().GiveSlabs(grant.id));
   EXPECT_TRUE(devices_[d]->Covers(grant.ring_offset, grant.ring_bytes));
   const Label ring = (rings_[grant.id] = std::make_unique<int>()).get();
   Fill(device_memory_[d], grant.ring_offset, grant.ring_bytes, ring);
@@ -194,7 +196,7 @@ void NodeRig::CheckPlans() const {
                 grant.ring_bytes, rings_.at(id).get(), "a ring was written to");
     }
     if (plan.holds.empty()) continue;
-    const auto spec = node_->SpecOf(grant.model);
+    const auto spec = node_->copies().SpecOf(grant.model);
     ASSERT_OK(spec) << "a model with a plan was forgotten";
     // Whether the plan has ended or not: copies may still be under way.
     for (const auto& [group, ranges] : plan.holds) {

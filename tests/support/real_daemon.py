@@ -48,14 +48,17 @@ class Refused(subprocess.CalledProcessError):
 class RealDaemon:
     def __init__(self, binary, pool=8 * MIB, slab=2 * MIB, host=64 * MIB,
                  extra="", backend="emulated", mode="0660", limits=None,
-                 keeper=None, in_place="auto", keeper_options=()):
+                 keeper=None, in_place="auto", keeper_options=(), owner=None):
         self.folder = tempfile.TemporaryDirectory(prefix="hoist-")
         self.path = pathlib.Path(self.folder.name)
+        if owner is not None:  # The user that `limits` makes it.
+            os.chown(self.path, owner, owner)
         self.socket = str(self.path / "hoistd.sock")
         self.grpc_socket = str(self.path / "hoistd.grpc.sock")
         self.binary = pathlib.Path(binary)
         self.keeper_options = list(keeper_options)
         self._counted = {}
+        self._read = 0
         if isinstance(in_place, str):
             in_place = f'"{in_place}"'
         config = self.path / "hoistd.toml"
@@ -94,8 +97,10 @@ sink = "stderr"
                 "--"] if keeper else []
 
     def log_text(self):
+        """Since it started, or since `count_anew`."""
         self.log.flush()
-        return (self.path / "log").read_text(errors="replace")
+        return (self.path / "log").read_bytes()[self._read:].decode(
+            errors="replace")
 
     def ctl(self, *arguments, socket=None):
         """What hoistctl prints; Refused if it refuses."""
@@ -127,10 +132,12 @@ sink = "stderr"
         return {name: int(value) - self._counted.get(name, 0)
                 for name, value in self.status()["counters"].items()}
 
-    def count_anew(self):
-        """For a test that is not the first of this hoistd."""
-        self._counted = {}
-        self._counted = self.counters()
+    def count_anew(self, status=None):
+        """For a test that is not the first of this hoistd; from its status on,
+        if that is known."""
+        self._counted = {name: int(value) for name, value in
+                         (status or self.status())["counters"].items()}
+        self._read = (self.path / "log").stat().st_size
 
     def tier(self, name, device=0):
         """{"used_bytes": ...} of DEVICE, HOST or DISK."""

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <memory>
 #include <random>
@@ -122,6 +123,16 @@ class SpillTest : public ::testing::Test {
   }
   std::string Path(SpillId id, const char* place = "images") const {
     return dir_ + "/" + place + "/" + std::to_string(id.number()) + ".img";
+  }
+  // One bit of the byte at `at`.
+  static void Flip(const std::string& path, uint64_t at) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(static_cast<std::streamoff>(at));
+    const int byte = file.get();
+    ASSERT_GE(byte, 0);
+    file.seekp(static_cast<std::streamoff>(at));
+    file.put(static_cast<char>(byte ^ 4));
+    ASSERT_TRUE(file.flush());
   }
 
   TempDir top_;

@@ -1,7 +1,7 @@
 // Tells ThreadSanitizer what absl::Mutex and absl::Status order.
 //
 // Debian's libabsl_synchronization is not instrumented and sleeps on futexes of
-// its own, so TSan sees no order between an Unlock and the next Lock, and takes
+// its own. So TSan sees no order between an Unlock and the next Lock, and takes
 // every guarded field for a race. These definitions stand before the library's,
 // call it, and say what it did. Linked into tests under HOIST_SANITIZE=thread
 // alone; Abseil 20220623's symbols, so it fails to link where they differ.
@@ -14,9 +14,13 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 
-// absl::Mutex's own deadlock detection, under a spin lock that TSan cannot see.
+// absl::Mutex's own deadlock detection, under a spin lock that TSan cannot see;
+// and the bytes of emulated devices, which messages and words of other
+// processes order, and which are mapped anew where others were.
 extern "C" const char* __tsan_default_suppressions() {
-  return "race:absl::debian3::synchronization_internal::GraphCycles\n";
+  return "race:absl::debian3::synchronization_internal::GraphCycles\n"
+         "race:hoistd::MappedStream::Do\n"
+         "race:ToDevice\n";
 }
 
 extern "C" void AnnotateIgnoreReadsBegin(const char* file, int line);

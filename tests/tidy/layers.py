@@ -1,9 +1,9 @@
-"""Who may know whom: the table that the rules Includes and Links check.
+"""Who may know whom: the tables that the rules Includes, Links and Imports check.
 
 A zone is a folder. A zone may always include itself. `sees` names other zones,
-or single headers of theirs, `uses` third-party libraries; the standard library and libc are open to all,
-but for what `bans` lists. The order of ZONES does not matter: a file belongs to
-the zone with the longest matching prefix.
+or single headers of theirs, `uses` third-party libraries; the standard library and libc
+are open to all, but for what `bans` lists. The order of ZONES does not matter: a file
+belongs to the zone with the longest matching prefix.
 """
 
 import dataclasses
@@ -30,7 +30,8 @@ def zone(sees="", uses="", header_sees=None, pure=False):
 IMPURE = (r"(thread|mutex|shared_mutex|condition_variable|future|semaphore|"
           r"latch|barrier|stop_token|chrono|ctime|fstream|iostream|filesystem|"
           r"random|csignal)$|absl/(synchronization|random)/|"
-          r"absl/time/clock\.h|daemon/base/(clock|threads|task_threads)\.h")
+          r"absl/time/clock\.h|daemon/base/"
+          r"(clock|inherited|start_thread|threads|task_threads|timed_cond_var)\.h")
 
 
 def is_impure(kind, name):
@@ -40,8 +41,13 @@ def is_impure(kind, name):
             name not in ("stdint.h", "stddef.h"))
 
 
-TERMS = "daemon/terms daemon/base shared"
-CORE = "daemon/core daemon/model daemon/plan " + TERMS
+TYPES = "daemon/types daemon/base shared"
+CORE = "daemon/core daemon/model daemon/plan " + TYPES
+
+CLIENT = "shared client/include"
+BELOW_SESSION = ("client/src/base client/src/device client/src/messages "
+                 + CLIENT)
+SESSION = "client/src/session client/src/model " + BELOW_SESSION
 
 ZONES = {
     "shared": zone(),
@@ -49,61 +55,97 @@ ZONES = {
     "client/include": zone("shared", "torch"),
     "client/src": zone("shared client/include proto-c", "protobuf-c",
                        header_sees="shared client/include"),
+    "client/src/base": zone(CLIENT),
+    "client/src/device": zone("client/src/base " + CLIENT),
+    "client/src/messages": zone(
+        "client/src/device proto-c " + CLIENT, "protobuf-c"),
+    "client/src/model": zone(
+        "client/src/base client/src/device client/src/messages " + CLIENT),
+    "client/src/session": zone("client/src/model " + BELOW_SESSION),
+    "client/src/plan": zone(SESSION),
+    "client/src/in_place": zone(SESSION),
+    "client/src/arena": zone(SESSION),
+    "client/src/permit": zone(SESSION),
+    "client/src/image": zone(SESSION),
+    "client/src/c_api": zone(
+        "client/src/plan client/src/in_place client/src/arena"
+        " client/src/permit client/src/image " + SESSION),
     "client/examples": zone("client/include shared"),
     "client/examples/libtorch": zone("client/include", "torch"),
     "client/ctl": zone("proto shared",
                        "grpc protobuf cli11 nlohmann absl openssl"),
     "daemon/base": zone("shared", "absl openssl xxhash"),
-    "daemon/terms": zone("daemon/base shared", "absl", pure=True),
+    "daemon/types": zone("daemon/base shared", "absl", pure=True),
     "daemon/keeper": zone("daemon/base shared", "absl spdlog systemd cli11"),
-    "daemon/model": zone(TERMS, "absl nlohmann xxhash", pure=True),
-    "daemon/plan": zone(TERMS, "absl", pure=True),
-    "daemon/core": zone("daemon/model daemon/plan " + TERMS, "absl",
+    "daemon/model": zone(TYPES, "absl nlohmann xxhash", pure=True),
+    "daemon/plan": zone(TYPES, "absl", pure=True),
+    "daemon/core": zone("daemon/model daemon/plan " + TYPES, "absl",
                         pure=True),
     "daemon/convert": zone(CORE + " proto", "absl protobuf"),
-    "daemon/config": zone(TERMS + " daemon/model", "absl toml++"),
-    "daemon/log": zone(TERMS + " daemon/config daemon/model",
+    "daemon/config": zone(TYPES + " daemon/model", "absl toml++"),
+    "daemon/log": zone(TYPES + " daemon/config daemon/model",
                        "absl spdlog systemd"),
-    "daemon/device": zone(TERMS, "absl spdlog cuda"),
-    "daemon/io": zone(TERMS + " daemon/model", "absl spdlog liburing"),
-    "daemon/errand": zone(TERMS + " daemon/model daemon/io", "absl spdlog"),
-    "daemon/doctor": zone(TERMS, "absl"),
-    "daemon/host": zone(TERMS, "absl spdlog"),
-    "daemon/store": zone(TERMS + " daemon/model daemon/io",
-                          "absl spdlog sqlite xxhash nlohmann"),
-    "daemon/trace": zone(TERMS, "absl"),
-    "daemon/link": zone(TERMS + " daemon/plan daemon/trace", "absl spdlog"),
-    "daemon/copier": zone(TERMS + " daemon/plan daemon/link daemon/trace",
+    "daemon/device": zone(TYPES, "absl spdlog cuda"),
+    "daemon/io": zone(TYPES + " daemon/model", "absl spdlog liburing"),
+    "daemon/io_helper": zone(TYPES + " daemon/model daemon/io", "absl spdlog"),
+    "daemon/doctor": zone(TYPES, "absl"),
+    "daemon/host": zone(TYPES, "absl spdlog"),
+    "daemon/store": zone(TYPES + " daemon/model daemon/io", "absl"),
+    "daemon/trace": zone(TYPES, "absl"),
+    "daemon/link": zone(TYPES + " daemon/plan daemon/trace", "absl spdlog"),
+    "daemon/permit": zone(TYPES + " daemon/plan daemon/link daemon/trace",
                           "absl spdlog"),
     "daemon/mover": zone(
-        CORE + " daemon/errand daemon/store daemon/host daemon/link daemon/trace"
+        CORE + " daemon/io_helper daemon/store daemon/host daemon/link daemon/trace"
         " daemon/io/source_file.h",
         "absl spdlog xxhash"),
-    "daemon/stream": zone(TERMS + " daemon/plan daemon/link daemon/trace",
+    "daemon/stream": zone(TYPES + " daemon/plan daemon/link daemon/trace",
                           "absl spdlog"),
+    "daemon/successor": zone(
+        CORE + " daemon/convert/persisted_convert.h daemon/io_helper/parked_file.h"
+        " daemon/keeper daemon/mover daemon/store daemon/stream"
+        " daemon/io/open_files.h daemon/io/source_file.h", "absl"),
     "daemon/engine": zone(
-        CORE + " daemon/convert/kept_convert.h daemon/errand daemon/keeper"
-        " daemon/link daemon/mover daemon/store"
-        " daemon/copier daemon/stream daemon/host daemon/trace"
-        " daemon/io/source_file.h",
+        CORE + " daemon/convert/persisted_convert.h daemon/io_helper daemon/keeper/keep.h"
+        " daemon/link daemon/mover daemon/store daemon/successor"
+        " daemon/permit daemon/stream daemon/host daemon/trace"
+        " daemon/io/open_files.h daemon/io/source_file.h",
         "absl spdlog"),
-    "daemon/session": zone(CORE + " daemon/engine daemon/convert daemon/errand"
-                           " proto",
+    "daemon/socket": zone(CORE, "absl"),
+    "daemon/session": zone(CORE + " daemon/engine daemon/convert daemon/io_helper"
+                           " daemon/socket proto",
                            "absl spdlog protobuf"),
     "daemon/rpc": zone(
-        CORE + " daemon/engine daemon/convert daemon/errand daemon/session"
+        CORE + " daemon/engine daemon/convert daemon/io_helper daemon/socket"
         " daemon/trace proto",
         "absl spdlog protobuf grpc"),
     "daemon/metrics": zone(
-        CORE + " daemon/engine/engine_api.h daemon/session/listening_socket.h daemon/session/peer_process.h",
-        "absl"),
+        CORE + " daemon/engine/engine_api.h daemon/socket", "absl"),
     # main: the only place that builds concrete things.
-    "daemon": zone(
-        CORE + " daemon/config daemon/device daemon/errand daemon/io daemon/log"
+    "daemon/app": zone(
+        CORE + " daemon/config daemon/device daemon/io_helper daemon/io daemon/log"
         " daemon/keeper daemon/host daemon/store daemon/link daemon/mover daemon/stream"
-        " daemon/engine daemon/session daemon/rpc daemon/doctor daemon/metrics"
-        " daemon/trace",
+        " daemon/successor daemon/engine daemon/session daemon/socket daemon/rpc"
+        " daemon/doctor daemon/metrics daemon/trace",
         "absl cli11 spdlog systemd"),
+}
+
+# Python's folders, below PACKAGE. Each may import itself, the modules that lie
+# in PACKAGE itself, and these.
+PACKAGE = "client/python/hoist/"
+_NN = ["nn/" + one for one in ("_tensors", "_tree", "_store", "_graph", "_show",
+                               "_plan", "_run", "_api")]  # From the ground up.
+PYTHON = {
+    "": set(),
+    "checkpoint": set(),
+    **{one: {*_NN[:at], "checkpoint"} for at, one in enumerate(_NN)},
+    "nn": {*_NN},
+    "activations": {"nn", *_NN},
+    "ray": set(),
+    "serving": {"checkpoint"},
+    "sglang": {"checkpoint", "serving"},
+    "vllm": {"checkpoint", "serving", *_NN},
+    "compat": {"activations", "checkpoint", "nn", *_NN},
 }
 
 # How third-party headers, and the targets that bring them, are recognised.
@@ -111,7 +153,7 @@ THIRD_HEADERS = {
     "absl": r"absl/", "nlohmann": r"nlohmann/", "xxhash": r"xxh(ash|3)\.h",
     "grpc": r"grpc(pp|\+\+)?/", "protobuf": r"google/protobuf/",
     "protobuf-c": r"protobuf-c/", "cuda": r"cuda[a-zA-Z_]*\.h",
-    "openssl": r"openssl/", "liburing": r"liburing(/|\.h)", "sqlite": r"sqlite3\.h",
+    "openssl": r"openssl/", "liburing": r"liburing(/|\.h)",
     "spdlog": r"(spdlog|fmt)/", "toml++": r"toml\+\+/", "cli11": r"CLI/",
     "systemd": r"systemd/", "torch": r"(torch|c10|ATen)/",
     "test": r"(gtest|gmock|benchmark)/", "curses": r"n?curses\.h",
@@ -120,7 +162,7 @@ THIRD_TARGETS = {
     "absl": r"absl::", "nlohmann": r"nlohmann_json", "xxhash": r".*xxhash",
     "grpc": r"(PkgConfig::GRPC|gRPC::)", "protobuf-c": r".*protobuf[-_]?c$",
     "protobuf": r"(PkgConfig::PROTOBUF$|protobuf::)", "cuda": r"CUDA::",
-    "openssl": r"OpenSSL::", "liburing": r".*uring", "sqlite": r".*sqlite", "spdlog": r"spdlog::|fmt::",
+    "openssl": r"OpenSSL::", "liburing": r".*uring", "spdlog": r"spdlog::|fmt::",
     "toml++": r".*toml(plusplus|\+\+)", "cli11": r"CLI11::",
     "systemd": r".*systemd",
     "test": r"GTest::|benchmark::", "curses": r".*curses",
@@ -145,7 +187,7 @@ def zone_of(path):
         if path.startswith(name + "/") and (best is None or
                                             len(name) > len(best)):
             best = name
-    if best == "daemon" and path.count("/") > 1:
+    if best is None and path.startswith("daemon/") and path.count("/") > 1:
         return "?" + path.rsplit("/", 1)[0]  # A folder the table lacks.
     return best
 

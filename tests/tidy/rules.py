@@ -4,6 +4,8 @@ A rule's docstring is its claim. SELF_TESTS in samples.py holds a bad tree for
 each, so that a rule that has gone blind fails.
 """
 
+import ast
+import graphlib
 import pathlib
 import re
 import subprocess
@@ -30,7 +32,8 @@ class Tree:
     @classmethod
     def of_folder(cls, root, tools):
         files = {}
-        for path in sorted(p for top in TOP for p in (root / top).rglob("*")):
+        inner = [p for top in TOP for p in (root / top).rglob("*")]
+        for path in sorted([*root.glob("*.md"), *inner]):
             name = path.relative_to(root).as_posix()
             if not path.is_file() or "__pycache__" in name:
                 continue
@@ -144,6 +147,53 @@ def links(tree):
     return found
 
 
+def imported(text, package, modules):
+    """(line, module) of those that the text of a module of `package` imports,
+    also for type checkers or within functions."""
+    for one in ast.walk(ast.parse(text)):
+        if isinstance(one, ast.Import):
+            names = [name.name for name in one.names]
+        elif isinstance(one, ast.ImportFrom):
+            base = package.split(".")[:len(package.split(".")) + 1 - one.level]
+            source = ".".join([*(base if one.level else []),
+                               *filter(None, [one.module])])
+            # A module of a package, or what a module has.
+            names = [whole if (whole := f"{source}.{name.name}") in modules
+                     else source for name in one.names]
+        else:
+            continue
+        yield from ((one.lineno, name) for name in names if name in modules)
+
+
+def imports(tree):
+    """A Python import points back neither in the order of folders nor in a circle."""
+    modules, folders, found, below = {}, {}, [], {}
+    for path, _ in tree.code(layers.PACKAGE, ends=".py"):
+        parts = ("hoist/" + path[len(layers.PACKAGE):-len(".py")]).split("/")
+        name = ".".join(parts).removesuffix(".__init__")
+        modules[name], folders[name] = path, "/".join(parts[1:-1])
+    modules.pop("hoist", None)  # It has all of the package's names, imported late.
+    for name, path in modules.items():
+        own = folders[name]
+        if own not in layers.PYTHON:
+            found.append(f"{path}:1: folder {own} is not in tests/tidy/"
+                         "layers.py: say there whom it may know")
+            continue
+        package = ".".join(filter(None, ["hoist", own.replace("/", ".")]))
+        seen = list(imported(tree.files[path], package, modules))
+        below[name] = {other for _, other in seen}
+        found += [f"{path}:{line}: {own} may not import {other}"
+                  for line, other in seen
+                  if folders[other] not in {"", own, *layers.PYTHON[own]}]
+    try:
+        graphlib.TopologicalSorter(below).prepare()
+    except graphlib.CycleError as error:
+        circle = error.args[1]
+        found.append(f"{modules[circle[0]]}:1: a circle of imports: "
+                     + " <- ".join(circle))
+    return found
+
+
 def file_length(tree):
     """No file is longer than 600 lines, no test longer than 800."""
     found = []
@@ -241,6 +291,27 @@ def lines_have_places(tree):
         "a line without its place in the code; use SPDLOG_INFO and its like")
 
 
+def threads_can_be_refused(tree):
+    """hoistd's threads begin in base/start_thread.cc, which returns an error."""
+    files = ((p, without_comments(t)) for p, t in tree.code("daemon/")
+             if p != "daemon/base/start_thread.cc")
+    return lines_matching(
+        files, r"\bstd::(jthread\b|async\b|thread\s*[({]|thread\s+\w+[({])|"
+               r"\b(pthread_create|thrd_create)\b|thread\w*_?\.emplace_back\([^)]",
+        "a thread whose refusal throws; use StartThread")
+
+
+def waits_are_monotonic(tree):
+    """hoistd's waits with a timeout are base/timed_cond_var.h's."""
+    files = ((p, without_comments(t)) for p, t in tree.code("daemon/"))
+    return lines_matching(
+        files, r"\b(absl::CondVar|condition_variable(_any)?|AwaitWith\w+|"
+               r"LockWhenWith\w+|ReaderLockWhenWith\w+|"
+               r"WaitForNotificationWith\w+|WaitWithDeadline|sem_timedwait|"
+               r"pthread_cond_timedwait)\b",
+        "a wait by a clock that is set; use TimedCondVar")
+
+
 def no_disabled_tests(tree):
     """No test is switched off."""
     files = ((p, t) for p, t in tree.code("tests/", ends=CODE + (".py", ".txt"))
@@ -297,7 +368,7 @@ def clang_format(tree):
         wrong = [line.replace(folder + "/", "").split(":")[0]
                  for line in done.stdout.splitlines() if "error:" in line]
         return [f"{path}:1: {wrong.count(path)} places; clang-format-14 -i "
-                "mends them" for path in sorted(set(wrong))]
+                "corrects them" for path in sorted(set(wrong))]
 
 
 def headers_stand_alone(tree):
@@ -327,6 +398,7 @@ RULES = {
     "Includes": includes,
     "CoreIsPure": pure_asks_nothing,
     "Links": links,
+    "Imports": imports,
     "FileLength": file_length,
     "FunctionLength": function_length,
     "IncludeGuards": include_guards,
@@ -335,6 +407,8 @@ RULES = {
     "NoMarkers": no_markers,
     "NoSleepsInTests": no_sleeps,
     "LinesHavePlaces": lines_have_places,
+    "ThreadsCanBeRefused": threads_can_be_refused,
+    "WaitsAreMonotonic": waits_are_monotonic,
     "NoDisabledTests": no_disabled_tests,
     "ThreadSafetyIsOn": safety_is_on,
     "ProtoShape": proto_shape,

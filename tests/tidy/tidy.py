@@ -8,9 +8,13 @@ import argparse
 import pathlib
 import sys
 
+import counts
+import prose
 import rules
 import samples
 
+rules.RULES["Counts"] = counts.ratchet
+rules.RULES["Prose"] = prose.prose
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SKIPPED = 77
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 from conftest import Refused
 from real_daemon import MIB
@@ -18,12 +20,47 @@ def test_with_seven_tenths_of_the_model_tokens_are_the_same(start, hoistd,
     assert hoistd.counters()["host_to_device_bytes"] > facts["bytes"]
 
 
-def test_compiled_tokens_are_those_of_the_compiled_model(start, hoistd):
-    with start(enforce_eager=False) as whole:
-        want = whole.ask("generate")
-    engine = start(enforce_eager=False,
-                   model_loader_extra_config={"budget": 0.7})
-    assert engine.ask("generate") == want
+@pytest.fixture
+def compile_cache(tmp_path, monkeypatch):
+    """vLLM's own, of this test's engines alone: the folders of its keys."""
+    monkeypatch.setenv("VLLM_CACHE_ROOT", str(tmp_path / "vllm"))
+    return tmp_path / "vllm" / "torch_compile_cache" / "torch_aot_compile"
+
+
+@pytest.fixture
+def compiled(start):
+    """An engine's tokens, once it has ended. `read`: whether its code came out
+    of the cache."""
+    def generate(read=False, **options):
+        with start(enforce_eager=False, **options) as engine:
+            assert (engine.ask("compiled_code_read") > 0) == read
+            return engine.ask("generate")
+
+    return generate
+
+
+def test_engines_over_one_compile_cache_say_the_same_whatever_their_budget(
+        compiled, compile_cache):
+    want = compiled()
+    assert compiled(read=True) == want
+    for budget, read in ((0.7, False), (0.9, True)):
+        assert compiled(
+            read, model_loader_extra_config={"budget": budget}) == want
+    assert len(list(compile_cache.iterdir())) == 2  # Budgets share theirs.
+
+
+def test_compiled_code_that_was_made_without_a_budget_is_refused(
+        compiled, start, compile_cache):
+    """As a cache would give it whose key does not tell the two apart."""
+    compiled()
+    (whole,) = compile_cache.iterdir()
+    with_budget = {"model_loader_extra_config": {"budget": 0.7}}
+    compiled(**with_budget)
+    (streamed,) = set(compile_cache.iterdir()) - {whole}
+    shutil.rmtree(streamed)
+    shutil.copytree(whole, streamed)
+    with pytest.raises(Refused, match="FailedPrecondition.*staged 0 of its"):
+        start(enforce_eager=False, **with_budget)
 
 
 def test_a_budget_below_what_is_outside_of_layers_says_what_would_do(start):

@@ -67,6 +67,10 @@ def test_files_are_known_that_the_loading_code_did_not_come_to(loader, folders):
     assert set(loader.headers) == {"first", "second"}
 
 
+def test_the_time_that_vllm_logs_is_since_loading_began(loader):
+    assert loader.counter_before_loading_weights > 0
+
+
 @pytest.mark.parametrize("change", [
     lambda path: path.write_bytes(path.read_bytes()),
     lambda path: path.unlink()])

@@ -9,10 +9,10 @@
 //
 // Header-only over the C API (hoist/hoist_c.h), C++17, no exceptions thrown.
 //
-// Errors:   Status and Result with gRPC's codes; messages say what would do.
-// Threads:  as the C API: all but a handle's own end is thread-safe.
-// Moves:    a handle that was moved from answers kInvalidArgument, and gives
-//           what an empty one would.
+// Errors:   Status and Result with gRPC's codes; messages name the remedy.
+// Threads:  as the C API: thread-safe, except the end of a handle.
+// Moves:    a moved-from handle answers kInvalidArgument, and gives the values
+//           of an empty one.
 // Fork:     in the child, sessions and leases answer kFailedPrecondition.
 #ifndef HOIST_HOIST_H_
 #define HOIST_HOIST_H_
@@ -43,20 +43,20 @@ enum class Readers {  // Who may read a model.
   kEveryone = HOIST_READERS_EVERYONE,
 };
 
-// What a model is made of. Stays valid after its session; move-only.
+// A model's description. Stays valid after its session; move-only.
 class Model {
  public:
   explicit Model(hoist_model* handle) : handle_(handle) {}  // Owns it.
 
   uint64_t id() const { return hoist_model_id(handle_.get()); }
-  std::string fingerprint() const {  // Of what the weights are.
+  std::string fingerprint() const {  // Of the weights.
     const auto* bytes = hoist_model_fingerprint(handle_.get());
     return {bytes, bytes + 16};
   }
   std::string_view name() const { return hoist_model_name(handle_.get()); }
-  // The uid whose model it is; UINT32_MAX if it is a tenant's.
+  // The owner's uid; UINT32_MAX if a tenant owns it.
   uint32_t owner() const { return hoist_model_owner(handle_.get()); }
-  // The tenant (hoistd.toml) whose model it is; empty if it is a uid's.
+  // The owning tenant (hoistd.toml); empty if a uid owns it.
   std::string_view owner_tenant() const {
     return hoist_model_owner_tenant(handle_.get());
   }
@@ -77,7 +77,7 @@ class Model {
     if (!found.ok()) return found;
     return group;
   }
-  // `group` < group_count(), else all is empty.
+  // Empty unless `group` < group_count().
   std::string_view group_name(uint32_t group) const {
     const hoist_group_info info = Group(group);
     return info.name == nullptr ? "" : info.name;
@@ -107,8 +107,8 @@ class Model {
   internal::Owned<hoist_model> handle_;
 };
 
-// The right to read a group's image until it is released. Move-only; dropping
-// it releases. Work that reads the image must have finished by then.
+// The right to read a group's image until its release. Move-only; the
+// destructor releases. Work that reads the image must have finished by then.
 class Lease {
  public:
   explicit Lease(hoist_lease* handle) : handle_(handle) {}  // Owns it.
@@ -141,7 +141,7 @@ class Lease {
     if (!found.ok()) return found;
     return TensorView(info);
   }
-  // All of the group's, in image order; none if the image may not be read.
+  // The group's tensors, in image order; none if the image may not be read.
   std::vector<TensorView> tensors() const {
     std::vector<TensorView> views;
     const uint32_t count = hoist_lease_tensor_count(handle_.get());
@@ -166,14 +166,14 @@ class Lease {
   internal::Owned<hoist_lease> handle_;
 };
 
-// Groups on their way to a device; see hoist_fetch_start. Move-only; dropping
-// it calls it off, and gives back what has come.
+// Groups on their way to a device; see hoist_fetch_start. Move-only; the
+// destructor cancels it, and releases the loaded groups.
 class Fetch {
  public:
   explicit Fetch(hoist_fetch* handle) : handle_(handle) {}  // Owns it.
 
-  // Ok: all are there. DeadlineExceeded: not yet. Cancelled. Else why one
-  // cannot come.
+  // Ok: all are there. DeadlineExceeded: not yet. Cancelled. Other errors: a
+  // group cannot be loaded.
   Status Wait(std::chrono::milliseconds timeout) const {
     const int64_t count = timeout.count();
     return internal::Run([&](hoist_error** error) {
@@ -182,15 +182,15 @@ class Fetch {
                               nullptr, error);
     });
   }
-  // How many groups are.
+  // How many groups are loaded.
   size_t there() const {
     size_t count = 0;
     hoist_fetch_wait(handle_.get(), 0, &count, nullptr);
     return count;
   }
-  // Readable once Wait has nothing to wait for.
+  // Readable once Wait would not wait.
   int event_fd() const { return hoist_fetch_event_fd(handle_.get()); }
-  // What has come stays.
+  // Loaded groups stay.
   void Cancel() { hoist_fetch_cancel(handle_.get()); }
 
  private:
@@ -199,15 +199,15 @@ class Fetch {
 
 class Session;
 
-// A group's bytes in this process's own memory, at an address that is known and
-// constant before anything is read; see hoist_c.h. Touching it before Load, or
-// after Drop, faults. Move-only.
+// A group's bytes in this process's own memory, at a constant address that is
+// known before the load; see hoist_c.h. Access before Load, or after Drop,
+// faults. Move-only.
 class HostImage {
  public:
   explicit HostImage(hoist_host_image* handle) : handle_(handle) {}  // Owns.
 
-  // Waits until the bytes are there. Again: nothing happens. `deadline`: for
-  // space in hoistd's host tier.
+  // Waits until the bytes are there. A second load does nothing. `deadline`:
+  // for space in hoistd's host tier.
   Status Load(std::chrono::milliseconds deadline = std::chrono::seconds(60)) {
     const int64_t count = deadline.count();
     return internal::Run([&](hoist_error** error) {
@@ -215,9 +215,9 @@ class HostImage {
           handle_.get(), count < 0 ? 0 : static_cast<uint64_t>(count), error);
     });
   }
-  // From now on Load brings that group's bytes; see hoist_c.h.
+  // Makes later loads read that group; see hoist_c.h.
   Status Move(Session& session, const Model& model, uint32_t group);
-  // Gives the memory back, and keeps the address. No thread may be reading.
+  // Frees the memory, and keeps the address. No thread may be reading.
   void Drop() { hoist_host_image_drop(handle_.get()); }
   bool loaded() const { return hoist_host_image_is_loaded(handle_.get()) != 0; }
   const void* data() const { return hoist_host_image_data(handle_.get()); }
@@ -235,7 +235,7 @@ struct ConnectOptions {     // Of Session::Connect.
   std::chrono::milliseconds call_deadline{0};     // 0: 10 minutes.
 };
 
-enum class Grouping {  // How tensors are put into groups; see hoist_c.h.
+enum class Grouping {  // How tensors are grouped; see hoist_c.h.
   kBlock = HOIST_GROUPS_BLOCK,
   kModule = HOIST_GROUPS_MODULE,
   kWhole = HOIST_GROUPS_WHOLE,
@@ -249,14 +249,14 @@ struct GroupSpec {  // A group of RegisterOptions.
 struct JoinedPart {    // Bytes of a tensor in the files: a run, or several.
   std::string tensor;  // In the files.
   uint64_t offset_bytes = 0;  // Of the first run.
-  uint64_t size_bytes = 0;    // Of each. 0: up to its end, of one run alone.
+  uint64_t size_bytes = 0;    // Of each. 0, for one run: to its end.
   uint64_t count = 0;         // Runs; 0: one.
   uint64_t stride_bytes = 0;  // From a run's first byte to the next one's.
 };
 
-// A tensor that the files hold in parts: its bytes are theirs, end to end.
+// A tensor that the files hold in parts: the parts' bytes, end to end.
 struct JoinedTensor {
-  std::string name;  // None that the files have. Groups name it, not its parts.
+  std::string name;  // Not a name in the files. Groups name it, not its parts.
   std::vector<int64_t> shape;
   std::vector<JoinedPart> parts;
 };
@@ -265,12 +265,12 @@ struct RegisterOptions {  // Of Session::RegisterModel.
   std::string name;
   std::string path;  // A safetensors file, or a folder of them.
   Grouping grouping = Grouping::kBlock;
-  std::vector<GroupSpec> groups = {};  // Not empty: these, not `grouping`.
+  std::vector<GroupSpec> groups = {};  // If any: replace `grouping`.
   Readers readers = Readers::kDefault;
   std::vector<JoinedTensor> joined = {};
 };
 
-struct PublishTensor {  // A tensor of a group that is published.
+struct PublishTensor {  // A tensor to publish.
   std::string name;
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;
@@ -284,10 +284,10 @@ struct PublishOptions {  // Of Session::Publish.
   std::vector<PublishTensor> tensors;  // Same data and size: stored once.
   Readers readers = Readers::kDefault;
   std::chrono::milliseconds deadline{0};   // To wait for space; 0: 60 s.
-  std::optional<uint32_t> on_device = {};  // hoistd's; all is written there.
-  // What it must be, else DataLoss; see hoist_publish_options.
+  std::optional<uint32_t> on_device = {};  // hoistd's; writes are done.
+  // The expected content, else DataLoss; see hoist_publish_options.
   std::optional<std::array<uint8_t, HOIST_CONTENT_BYTES>> content = {};
-  bool of_session = false;  // The model ends with it, whatever ends that.
+  bool of_session = false;  // The model ends with the session.
 };
 
 struct StageOptions {  // Of Session::Stage and StartFetch.
@@ -295,8 +295,7 @@ struct StageOptions {  // Of Session::Stage and StartFetch.
   std::chrono::milliseconds deadline{0};  // To wait for space; 0: not at all.
 };
 
-// Where groups can be asked for.
-// A connection with hoistd. Move-only; its end releases all that it leased.
+// A connection with hoistd. Move-only; its end releases all its leases.
 class Session {
  public:
   static Result<Session> Connect(ConnectOptions options = {}) {
@@ -327,8 +326,7 @@ class Session {
     });
   }
   void Close() { hoist_session_close(handle_.get()); }
-  // The same session: it ends with the last that shares it, or when one is
-  // closed.
+  // The same session. It ends with its last handle, or when one is closed.
   Result<Session> Share() const {
     hoist_session* shared = nullptr;
     Status status = internal::Run([&](hoist_error** error) {
@@ -337,7 +335,7 @@ class Session {
     if (!status.ok()) return status;
     return Session(shared, options_);
   }
-  // With these another one finds the hoistd that listens there by then.
+  // To connect again, to the hoistd that then listens there.
   const ConnectOptions& options() const { return options_; }
 
   Result<Model> RegisterModel(const RegisterOptions& options) {
@@ -383,7 +381,7 @@ class Session {
     });
   }
 
-  // By content, whoever published it; see hoist_find_content.
+  // By content, of any publisher; see hoist_find_content.
   Result<Model> FindContent(
       const std::array<uint8_t, HOIST_CONTENT_BYTES>& content) const {
     return TakeModel([&](hoist_model** model, hoist_error** error) {
@@ -391,14 +389,14 @@ class Session {
     });
   }
 
-  // Drops a model of this user's. FailedPrecondition: it is in use.
+  // Drops a model of this user. FailedPrecondition: it is in use.
   Status Forget(const Model& model) {
     return internal::Run([&](hoist_error** error) {
       return hoist_forget_model(handle_.get(), model.get(), error);
     });
   }
 
-  // Adds one group to a published model; the model as it then is.
+  // Adds one group to a published model; returns the resulting model.
   Result<Model> Publish(const PublishOptions& options) {
     std::vector<hoist_publish_tensor> tensors;
     for (const PublishTensor& tensor : options.tensors) {
@@ -460,7 +458,7 @@ class Session {
     return HostImage(image);
   }
 
-  // Brings the groups to the device, in order, beside the caller.
+  // Loads the groups to the device, in order, asynchronously.
   Result<Fetch> StartFetch(const Model& model,
                            const std::vector<uint32_t>& groups,
                            const StageOptions& options = {}) {
@@ -474,7 +472,7 @@ class Session {
     return Fetch(fetch);
   }
 
-  // Asks for groups to be brought to a tier, in order of first need.
+  // Queues a prefetch of groups to a tier, in order of first need.
   Status Prefetch(const Model& model, const std::vector<uint32_t>& groups,
                   Tier tier = Tier::kDevice, uint32_t device = 0) {
     return internal::Run([&](hoist_error** error) {
@@ -483,16 +481,16 @@ class Session {
                             error);
     });
   }
-  // The caller is done with the model, and so is this session once nothing else
-  // of it is held: hoistd may then forget a published one that no session uses.
-  // `model` can still be read. See hoist_done_with_model.
+  // Ends the use by this handle. Once the session holds nothing else of the
+  // model, it is done with it, and hoistd may forget a published model that no
+  // session uses. `model` can still be read. See hoist_done_with_model.
   Status DoneWith(const Model& model) {
     return internal::Run([&](hoist_error** error) {
       return hoist_done_with_model(handle_.get(), model.get(), error);
     });
   }
-  // The order in which the groups will be staged, over and over; empty: none,
-  // and the session is done with the model whatever is held of it.
+  // Declares the order of repeated stages. Empty: none, and the session is done
+  // with the model, even if handles hold it.
   Status SetOrder(const Model& model, const std::vector<uint32_t>& groups) {
     return internal::Run([&](hoist_error** error) {
       return hoist_set_order(handle_.get(), model.get(), groups.data(),
@@ -521,7 +519,7 @@ class Session {
     return Plan(plan);
   }
 
-  // Unimplemented: this hoistd has nothing that is read in place, and why.
+  // Unimplemented: this hoistd cannot read in place; the message says why.
   Status HasInPlace() const {
     return internal::Run([&](hoist_error** error) {
       return hoist_session_has_in_place(handle_.get(), error);

@@ -19,15 +19,15 @@ struct ArenaOptions {
   std::chrono::milliseconds deadline{60'000};
 };
 
-// Host memory that this worker alone has, of which it takes blocks in the order
-// of streams; see hoist_c.h. Move-only; dropped, it gives the memory back.
+// Host memory of this worker alone, in blocks that it takes in stream order;
+// see hoist_c.h. Move-only; the destructor gives the memory back.
 class Arena {
  public:
-  // What Take gives: an address and its bytes.
+  // Result of Take: an address and its bytes.
   using Block = hoist_arena_block;
 
-  // `session`: Session::get()'s. Where that is closed or dropped, the memory
-  // goes back, as leases do.
+  // `session`: Session::get()'s. Its end gives the memory back, as it does
+  // leases.
   static Result<Arena> Open(hoist_session* session,
                             const ArenaOptions& options) {
     auto given = internal::Sized<hoist_arena_options>();
@@ -43,8 +43,7 @@ class Arena {
   }
   explicit Arena(hoist_arena* handle) : handle_(handle) {}  // Owns it.
 
-  // What is put on `stream` from now on may use the block. ResourceExhausted:
-  // there is no room.
+  // Later work on `stream` may use the block. ResourceExhausted: no room.
   Result<Block> Take(uint64_t bytes, hoist_stream stream = nullptr) {
     Block block = {};
     Status taken = internal::Run([&](hoist_error** error) {
@@ -53,7 +52,7 @@ class Arena {
     if (!taken.ok()) return taken;
     return block;
   }
-  // What was put on `stream` before is its last use.
+  // Earlier work on `stream` is its last use.
   Status Give(const Block& block, hoist_stream stream = nullptr) {
     return internal::Run([&](hoist_error** error) {
       return hoist_arena_give(handle_.get(), block.address, stream, error);

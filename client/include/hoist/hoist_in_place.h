@@ -1,5 +1,4 @@
-// Tensors that are read where they lie, for C++. Part of hoist.h, which
-// includes this.
+// Zero-copy tensors, for C++. Part of hoist.h, which includes this.
 #ifndef HOIST_HOIST_IN_PLACE_H_
 #define HOIST_HOIST_IN_PLACE_H_
 
@@ -14,12 +13,12 @@
 namespace hoist {
 inline namespace v0 {
 
-// What a tensor is made of: groups of one model, end to end. See
+// A tensor's pieces: groups of one model, end to end. See
 // hoist_in_place_tensor.
 struct InPlaceTensor {
   std::vector<uint32_t> groups;
   uint32_t units = 1;        // Equal parts: rows, experts.
-  uint64_t first_count = 0;  // Of theirs in InPlaceOptions::counts.
+  uint64_t first_count = 0;  // Index in InPlaceOptions::counts.
 };
 
 // Of Session::ReadInPlace; see hoist_in_place_options.
@@ -27,19 +26,19 @@ struct InPlaceOptions {
   uint32_t device = 0;
   uint64_t hot_budget_bytes = 0;
   std::chrono::milliseconds deadline{60'000};
-  // On the device, for as long as the tensors are there. nullptr: Touch tells.
+  // On the device, for the tensors' life. nullptr: counts come by Touch.
   const uint32_t* counts = nullptr;
   uint64_t count_length = 0;
 };
 
-// Tensors whose pieces lie in device memory (hot) or in host memory (cold), at
-// one address each; see hoist_c.h. Move-only; nothing reads them any more when
-// it is dropped.
+// Tensors whose pieces are in device memory (hot) or in host memory (cold), at
+// one address each; see hoist_c.h. Move-only; all reads must end before it
+// does.
 class InPlace {
  public:
   explicit InPlace(hoist_in_place* handle) : handle_(handle) {}  // Owns it.
 
-  // OutOfRange: there is no such tensor.
+  // OutOfRange: no such tensor.
   Result<const void*> Address(size_t tensor) const {
     const void* data = nullptr;
     Status found = internal::Run([&](hoist_error** error) {
@@ -48,7 +47,7 @@ class InPlace {
     if (!found.ok()) return found;
     return data;
   }
-  // A pass is being launched between the two; see hoist_in_place_begin.
+  // A pass is launched between Begin and End; see hoist_in_place_begin.
   Status Begin(hoist_stream stream = nullptr) {
     return internal::Run([&](hoist_error** error) {
       return hoist_in_place_begin(handle_.get(), stream, error);
@@ -59,8 +58,8 @@ class InPlace {
       return hoist_in_place_end(handle_.get(), error);
     });
   }
-  // These units were touched, each so often. InvalidArgument: not as many of
-  // the one as of the other.
+  // Reports that units[i] was touched counts[i] times. InvalidArgument: the
+  // lengths differ.
   Status Touch(size_t tensor, const std::vector<uint32_t>& units,
                const std::vector<uint32_t>& counts) {
     if (units.size() != counts.size()) {
@@ -71,7 +70,7 @@ class InPlace {
                                   counts.data(), units.size(), error);
     });
   }
-  // Nothing reads the tensors meanwhile. See hoist_in_place_advance.
+  // Nothing may read the tensors meanwhile. See hoist_in_place_advance.
   Status Advance(bool wait = false) {
     return internal::Run([&](hoist_error** error) {
       return hoist_in_place_advance(handle_.get(), wait ? 1 : 0, error);

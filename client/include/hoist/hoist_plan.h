@@ -20,9 +20,9 @@ enum class Planned {
   kNot = HOIST_PLANNED_NOT,
 };
 
-// Groups staged one after another, without messages; see hoist_c.h. A stream is
+// Stages groups one after another, without messages; see hoist_c.h. A stream is
 // a CUstream or cudaStream_t (nullptr: the default stream); emulated devices
-// ignore it. Move-only; dropping it waits for the GPU and gives everything
+// ignore it. Move-only; the destructor waits for the GPU and gives everything
 // back.
 //
 //   for (uint32_t group : order) {
@@ -35,7 +35,7 @@ class Plan {
  public:
   explicit Plan(hoist_plan* handle) : handle_(handle) {}  // Owns it.
 
-  // The image's address, for what is put on the stream from now on.
+  // The image's address, for later work on the stream.
   Result<const void*> Stage(uint32_t group, hoist_stream stream = nullptr) {
     const void* data = nullptr;
     Status staged = internal::Run([&](hoist_error** error) {
@@ -44,7 +44,7 @@ class Plan {
     if (!staged.ok()) return staged;
     return data;
   }
-  // The same, but that it waits where a group that shares its place is staged.
+  // The same, but waits while a group that shares its place is staged.
   // DeadlineExceeded: its turn did not come.
   Result<const void*> StageInTurn(uint32_t group,
                                   std::chrono::milliseconds turn_deadline,
@@ -59,21 +59,21 @@ class Plan {
     if (!staged.ok()) return staged;
     return data;
   }
-  // What is on the stream by now is the last that reads the image.
+  // Earlier work on the stream is the last to read the image.
   Status Done(uint32_t group, hoist_stream stream = nullptr) {
     return internal::Run([&](hoist_error** error) {
       return hoist_plan_done(handle_.get(), group, stream, error);
     });
   }
-  // Whether what was computed under the plan may be trusted. Ask after
+  // Whether results computed under the plan are valid. Call it after
   // synchronizing, before results are used.
   Status Check() const {
     return internal::Run([&](hoist_error** error) {
       return hoist_plan_check(handle_.get(), error);
     });
   }
-  // Readable once the plan was made anew or has ended; see
-  // hoist_plan_event_fd. The plan's.
+  // Readable once the plan was remade or has ended; see hoist_plan_event_fd.
+  // The plan owns it.
   Result<int> event_fd() const {
     int fd = -1;
     Status made = internal::Run([&](hoist_error** error) {
@@ -82,8 +82,8 @@ class Plan {
     if (!made.ok()) return made;
     return fd;
   }
-  // True: the plan was made anew with the order that was learned, and addresses
-  // have changed.
+  // True: the plan was remade with the learned order, and addresses have
+  // changed.
   Result<bool> EndPass() {
     int changed = 0;
     Status ended = internal::Run([&](hoist_error** error) {
@@ -92,14 +92,13 @@ class Plan {
     if (!ended.ok()) return ended;
     return changed != 0;
   }
-  // Between passes; addresses change. ResourceExhausted: the plan stands as
-  // before.
+  // Between passes; addresses change. ResourceExhausted: the plan is unchanged.
   Status SetBudget(uint64_t budget_bytes) {
     return internal::Run([&](hoist_error** error) {
       return hoist_plan_set_budget(handle_.get(), budget_bytes, error);
     });
   }
-  // The same with another order, of one pass; nothing is learned any more.
+  // The same with another order of one pass; learning ends.
   Status SetOrder(const std::vector<uint32_t>& order) {
     return internal::Run([&](hoist_error** error) {
       return hoist_plan_set_order(handle_.get(), order.data(), order.size(),
@@ -117,13 +116,13 @@ class Plan {
     hoist_plan_get_stats(handle_.get(), &stats, nullptr);
     return stats;
   }
-  // kNot, too, where the model has no such group.
+  // kNot also if the model has no such group.
   Planned kind(uint32_t group) const {
     int kind = HOIST_PLANNED_NOT;
     hoist_plan_group_kind(handle_.get(), group, &kind, nullptr);
     return static_cast<Planned>(kind);
   }
-  // A planned group's, with the address that it has whenever it is staged.
+  // A planned group's tensor, with its address in every stage.
   Result<TensorView> tensor(uint32_t group, uint32_t index) const {
     auto info = internal::Sized<hoist_tensor_info>();
     Status found = internal::Run([&](hoist_error** error) {
@@ -151,17 +150,17 @@ class Plan {
 // Of Session::SetPlan.
 struct PlanOptions {
   uint32_t device = 0;
-  // Residents and ring together; 0: what hoistd can promise.
+  // Residents and ring together; 0: as much as hoistd can promise.
   uint64_t budget_bytes = 0;
   std::vector<uint32_t> order = {};       // Of one pass; empty: learned.
   std::chrono::milliseconds deadline{0};  // To wait for space; 0: not at all.
-  // For a group's bytes to come; 0: 60 s.
+  // Limit of a group's load; 0: 60 s.
   std::chrono::milliseconds stage_deadline{0};
-  // How the device's link is shared with other plans.
+  // Share of the device's link, beside other plans.
   uint32_t weight = 1;                // 1 to 1,000.
   int32_t priority = 0;               // -10 to 10; higher goes first.
   uint64_t max_bytes_per_second = 0;  // 0: no cap.
-  bool learn = false;  // `order` serves until EndPass; see hoist_c.h.
+  bool learn = false;  // `order` applies until EndPass; see hoist_c.h.
 };
 
 }  // namespace v0

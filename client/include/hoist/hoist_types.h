@@ -1,4 +1,4 @@
-// What hoist.h is made of: errors, element types, tensors.
+// Basic types of hoist.h: errors, element types, tensors.
 #ifndef HOIST_HOIST_TYPES_H_
 #define HOIST_HOIST_TYPES_H_
 
@@ -16,11 +16,11 @@
 #include "hoist/hoist_c.h"
 
 namespace hoist {
-// The version keeps these names apart from libhoist's own, and from a later
+// The version separates these names from libhoist's own, and from a later
 // header's, in one program.
 inline namespace v0 {
 
-// What calls return: gRPC's codes. See hoist_c.h.
+// Return codes of calls: gRPC's. See hoist_c.h.
 enum class Code {
   kOk = HOIST_OK,
   kCancelled = HOIST_CANCELLED,
@@ -41,16 +41,16 @@ enum class Code {
   kUnauthenticated = HOIST_UNAUTHENTICATED,
 };
 
-// Ok, or what was refused and what would do.
+// Ok, or an error and its remedy.
 class [[nodiscard]] Status {
  public:
   Status() = default;  // Ok.
-  // What hoist_error says, as a rule.
+  // Usually from a hoist_error.
   Status(Code code, std::string message)
       : code_(code), message_(std::move(message)) {}
 
-  bool ok() const { return code_ == Code::kOk; }  // Nothing was refused.
-  Code code() const { return code_; }             // What to do about it.
+  bool ok() const { return code_ == Code::kOk; }           // No error.
+  Code code() const { return code_; }                      // Its kind.
   const std::string& message() const { return message_; }  // Empty if ok.
   // "NOT_FOUND: ..."
   std::string ToString() const {
@@ -63,14 +63,13 @@ class [[nodiscard]] Status {
   std::string message_;
 };
 
-// A value, or the reason why there is none. Taking the value of a failure
-// prints the reason and aborts.
+// A value, or the error. Taking the value of an error prints it and aborts.
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  // A call that went well.
+  // A success.
   Result(T value) : value_(std::move(value)) {}  // NOLINT
-  // Why there is no value.
+  // A failure.
   Result(Status status) : status_(std::move(status)) {}  // NOLINT
 
   bool ok() const { return value_.has_value(); }    // There is a value.
@@ -99,7 +98,7 @@ class [[nodiscard]] Result {
   std::optional<T> value_;
 };
 
-// Two-byte floats, as bits: C++17 has no type for them.
+// Two-byte floats, as bits: C++17 has no such types.
 struct Float16 {
   uint16_t bits;
 };
@@ -108,7 +107,7 @@ struct BFloat16 {
   uint16_t bits;
 };
 
-// Where groups can be asked for.
+// Targets of Session::Prefetch.
 enum class Tier {
   kDevice = HOIST_TIER_DEVICE,
   kHost = HOIST_TIER_HOST,
@@ -188,7 +187,7 @@ struct DTypeOf<std::complex<float>> : Is<DType::kC64> {};
 template <>
 struct DTypeOf<std::complex<double>> : Is<DType::kC128> {};
 
-// Calls the C API; its error, freed, as a Status.
+// Calls the C API; converts its error to a Status, and frees it.
 template <typename Call>
 Status Run(const Call& call) {
   hoist_error* error = nullptr;
@@ -213,8 +212,12 @@ struct Free {
   void operator()(hoist_fetch* fetch) const { hoist_fetch_free(fetch); }
   void operator()(hoist_plan* plan) const { hoist_plan_free(plan); }
   void operator()(hoist_arena* arena) const { hoist_arena_close(arena); }
-  void operator()(hoist_berth* berth) const { hoist_berth_free(berth); }
-  void operator()(hoist_copier* copier) const { hoist_copier_free(copier); }
+  void operator()(hoist_fixed_mapping* mapping) const {
+    hoist_fixed_mapping_free(mapping);
+  }
+  void operator()(hoist_copy_permit* permit) const {
+    hoist_copy_permit_free(permit);
+  }
   void operator()(hoist_in_place* in_place) const {
     hoist_in_place_free(in_place);
   }
@@ -230,7 +233,7 @@ using Owned = std::unique_ptr<Handle, Free>;
 // A tensor of a lease or a model: a view, valid as long as that is.
 class TensorView {
  public:
-  // What the C API says of it.
+  // From the C API.
   explicit TensorView(const hoist_tensor_info& info) : info_(info) {}
 
   std::string_view name() const { return info_.name; }  // In the model.
@@ -246,9 +249,9 @@ class TensorView {
   }
   // From the image's start.
   uint64_t offset_bytes() const { return info_.offset_bytes; }
-  // That the elements span.
+  // Span of the elements.
   uint64_t size_bytes() const { return info_.size_bytes; }
-  // On the lease's device; nullptr if there is no element, or no lease.
+  // On the lease's device; nullptr without elements, or without a lease.
   const void* raw() const { return info_.data; }
   // InvalidArgument: its elements are not of type T.
   template <typename T>

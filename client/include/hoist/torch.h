@@ -10,29 +10,29 @@
 //   }                                         // done at the scope's end.
 //   attached->EndPass();
 //
-// LibTorch has no hooks, so the caller says what is used, and where: Use, or
-// Forward, or Run for a Sequential. A weight that is used outside of a scope
-// throws a c10::Error that says so; it never shows another group's bytes. What
-// the plan keeps resident needs no scope once it was in one; see `bound`.
+// LibTorch has no hooks, so the caller marks each use: by Use, or Forward, or
+// Run for a Sequential. A weight used outside a scope throws a c10::Error that
+// says so; it never shows another group's bytes. Resident weights need no scope
+// after their first one; see `bound`.
 //
 // Views:    of a weight (`wt = w.t()`) may be kept: they show it whenever the
-//           weight shows itself, under this plan and any later one. One that
-//           was taken while the weight showed nothing does so after Detach.
-// Death:    where hoistd has ended, or has ended the session (`hoistctl end`),
-//           what is in use then ends with Unavailable, and the next Use,
-//           SetBudget or SetOrder attaches the module again, as it was, to the
-//           hoistd that listens there by then; for which it waits for
-//           plan.stage_deadline, once. It finds the weights by `path`, `model`
-//           or content (DataLoss, if they are others; NotFound: it came back
-//           without). An order that was learned is learned again. Nothing may
-//           be in use then. Detach works in any case.
+//           weight has its bytes, under this plan and any later one. A view
+//           taken while the weight had none shows them after Detach.
+// Death:    when hoistd ends, or ends the session (`hoistctl end`), running
+//           uses fail with Unavailable. The next Use, SetBudget or SetOrder
+//           attaches the module again, with the same options, to the hoistd
+//           that then listens there. It waits for that once, for
+//           plan.stage_deadline. It finds the weights by `path`, `model` or
+//           content. DataLoss: they differ. NotFound: hoistd has them no more.
+//           A learned order is learned again. Nothing may be in use then.
+//           Detach always works.
 // Errors:   Status and Result. Only misuse of an idle weight throws, from the
 //           torch function that touches it.
-// Ties:     kept, within and across groups: groups that share bytes are one.
+// Ties:     kept, within and across groups; groups that share bytes are merged.
 // Buffers:  private to this process unless `hoist_buffer` says otherwise, so
 //           that forward may write them; on a GPU they are moved there.
-// Autograd: forward may record; backward throws, as it comes after the scope,
-//           but for weights that are bound until then.
+// Autograd: forward may record; backward throws, since it runs after the scope,
+//           except for weights that are still bound.
 // Writes:   to hoisted weights: see torch/staged.h.
 #ifndef HOIST_TORCH_H_
 #define HOIST_TORCH_H_
@@ -65,53 +65,51 @@ class Attacher;
 
 // Of Attach.
 struct AttachOptions {
-  // Where the weights are, if they are not to be the module's own: a
-  // safetensors file or folder, or a model that hoistd has. Their groups are
-  // theirs; private weights that they have are copied from them, but for what
-  // another Attached or InPlaceTensors shows. The module needs no memory for
-  // them: its tensors may be on the meta device, and have their home on the CPU
-  // then.
+  // The source of the weights, if not the module itself: a safetensors file or
+  // folder, or a model that hoistd has. The source's groups apply. Private
+  // weights in it are copied, except those that another Attached or
+  // InPlaceTensors shows. The module needs no memory for them: its tensors may
+  // be on the meta device; their home is then the CPU.
   std::string path;
   std::string model;
-  // Of the module's weights in those; empty: its own names.
+  // Names of the module's weights in the source; empty: the same names.
   std::function<std::string(const std::string& name)> rename;
 
-  // What the model is called in hoistd. Empty: made of what it is, so that
-  // workers with equal weights share them; or of `path`.
+  // The model's name in hoistd. Empty: derived from its content, so that
+  // workers with equal weights share them; or from `path`.
   std::string name;
   Groups groups = Groups::kBlock;
   GroupRule rule;  // Instead of `groups`.
-  // Modules and weights, by name, that stay this process's own.
+  // Names of modules and weights that stay private to this process.
   std::vector<std::string> exclude;
-  // True: nobody writes the buffer. Empty: none is hoisted.
+  // True: the buffer is never written. Empty: none is hoisted.
   std::function<bool(const std::string& name, const at::Tensor& buffer)>
       hoist_buffer;
-  // Of groups in a pass. Empty: the module's own, until the first EndPass.
+  // Groups of a pass. Empty: the module's order, until the first EndPass.
   std::vector<std::string> order;
   // Budget, device, share of the link; `order` is the one above.
   PlanOptions plan;
   Readers readers = Readers::kDefault;
-  // How long a scope waits for its turn where a group that shares its group's
-  // place is in use by another thread; 0: it is refused at once.
+  // How long a scope waits while another thread uses a group that shares its
+  // group's place; 0: refuse at once.
   std::chrono::milliseconds turn_deadline{0};
 };
 
-// A module whose weights are hoist's. Move-only; one that was moved from
-// answers InvalidArgument, and has neither model, plan nor device. Dropped
-// without Detach, whatever became of the session or of hoistd, the module stays
-// without weights until it is attached again: where they were, or with `path`
-// or `model`. The module must outlive it; the session need not, which it shares
-// and keeps alive. With it, or Detach, the session is done with the model, so
-// that hoistd may make room with that.
+// A module whose weights hoist keeps. Move-only; a moved-from one answers
+// InvalidArgument, and has no model, plan or device. Its destruction without
+// Detach leaves the module without weights until the next Attach: to their old
+// place, or with `path` or `model`. The module must outlive it; it shares the
+// session and keeps it alive. Its end, or Detach, ends the session's use of the
+// model, which hoistd may then evict.
 //
-// Threads:  Use, Forward, Run and their scopes are thread-safe; the others want
-//           nothing in use. Threads that share a plan that streams want a
-//           turn_deadline, and an order that is set or learned before them;
-//           each pass then brings the groups that others' passes have put out.
+// Threads:  Use, Forward, Run and their scopes are thread-safe; during other
+//           calls nothing may be in use. Threads that share a streaming plan
+//           need a turn_deadline, and an order set or learned before; each pass
+//           reloads groups that other passes displaced.
 class Attached {
  public:
-  // The weights of a module, of all below it, are there until the scope ends,
-  // which is before its Attached or the module does. Move-only.
+  // Until it ends, the weights of a module and all below it are usable. It ends
+  // before its Attached and the module. Move-only.
   class Scope {
    public:
     Scope(Scope&&) noexcept = default;  // `other` is left without a scope.
@@ -125,7 +123,7 @@ class Attached {
       }
       return *this;
     }
-    // Ok, or why hoistd was not told; the plan's next call says it too.
+    // Ok, or why hoistd was not told; so does the plan's next call.
     Status End() {
       Status ended;
       for (StagedTensors::Scope& scope : scopes_) {
@@ -134,7 +132,7 @@ class Attached {
       }
       scopes_.clear();
       use_.reset();
-      if (ended.code() != Code::kUnavailable) return ended;
+      if (!IsEnd(ended)) return ended;
       *told_ = true;
       return Explained(ended);
     }
@@ -145,7 +143,7 @@ class Attached {
       void operator()(std::atomic<int>* uses) const { uses->fetch_sub(1); }
     };
     Scope() = default;
-    // What forward returns and goes with the scope gets bytes of its own.
+    // Copies a result of forward that would be void after the scope.
     void Own(at::Tensor& tensor) const {
       const bool lent = std::any_of(
           scopes_.begin(), scopes_.end(),
@@ -167,13 +165,13 @@ class Attached {
     std::vector<StagedTensors::Scope> scopes_;
   };
 
-  // NotFound: not of the attached module. FailedPrecondition: detached, or two
-  // of the module's groups take turns in one place. DeadlineExceeded: another
-  // thread's did not end in turn_deadline.
+  // NotFound: not in the attached module. FailedPrecondition: detached, or two
+  // of the module's groups share one place. DeadlineExceeded: another thread's
+  // scope did not end in turn_deadline.
   Result<Scope> Use(const ::torch::nn::Module& module) {
     return Anew<Result<Scope>>([&] { return UseModule(module); });
   }
-  // By a group's name, or else a module's.
+  // By the name of a group, or else of a module.
   Result<Scope> Use(const std::string& name) {
     return Anew<Result<Scope>>([&]() -> Result<Scope> {
       if (state_->staged.has_value()) {
@@ -189,11 +187,10 @@ class Attached {
     });
   }
 
-  // Whether the weights of the module, and of all below it, need no scope: the
-  // plan keeps them resident, and each was in a scope since it was made. They
-  // stay until EndPass learns an order, SetBudget, SetOrder or Detach, or until
-  // the module is attached again by itself: while another thread may do so,
-  // whoever uses them holds a scope.
+  // Whether the weights of the module and all below it need no scope: the plan
+  // keeps them resident, and each was in a scope under it. They stay until
+  // EndPass learns an order, SetBudget, SetOrder, Detach or an automatic
+  // attach. Hold a scope while another thread may cause one.
   bool bound(const ::torch::nn::Module& module) const {
     if (state_ == nullptr) return false;
     const std::shared_lock<std::shared_mutex> lock(state_->renewing);
@@ -205,9 +202,9 @@ class Attached {
   }
 
   // block->forward(x...) in a scope of its own. `block` is a ModuleHolder, a
-  // shared_ptr or a pointer. A tensor that it returns, also in a tuple or a
-  // vector, is a copy if it shows a weight that is not bound. What forward
-  // throws passes through.
+  // shared_ptr or a pointer. A returned tensor, also in a tuple or a vector, is
+  // a copy if it shows a weight that is not bound. Exceptions of forward pass
+  // through.
   template <typename Block, typename... X>
   auto Forward(Block&& block, X&&... x)
       -> Result<std::decay_t<decltype(block->forward(std::forward<X>(x)...))>> {
@@ -230,17 +227,18 @@ class Attached {
     return x;
   }
 
-  // The end of a pass; the first one's order is learned by it, and the plan is
-  // then made anew with that.
+  // Ends a pass. The first one's order is learned, and the plan is remade with
+  // it.
   Status EndPass() {
     if (state_ == nullptr) return MovedFrom();
     const std::shared_lock<std::shared_mutex> lock(state_->renewing);
     Status ended = Live([&] { return state_->staged->EndPass(); });
     state_->between = ended.ok();
-    if (HoistdEnded(ended)) state_->told = true;
-    return ended;
+    if (!HoistdEnded(ended)) return ended;
+    state_->told = true;
+    return Explained(ended);
   }
-  // ResourceExhausted: the plan stands as before.
+  // ResourceExhausted: the plan is unchanged.
   Status SetBudget(uint64_t bytes) {
     return Anew<Status>([&] {
       Status set = Live([&] { return state_->staged->SetBudget(bytes); });
@@ -248,9 +246,8 @@ class Attached {
       return set;
     });
   }
-  // One pass's groups by name, in the order of their use; one may come several
-  // times. Nothing is learned any more. NotFound: there is no such group, and
-  // the plan stands as before.
+  // One pass's groups by name, in order of use; groups may repeat. Learning
+  // ends. NotFound: no such group; the plan is unchanged.
   Status SetOrder(const std::vector<std::string>& groups) {
     return Anew<Status>([&] {
       return Live([&]() -> Status {
@@ -267,8 +264,8 @@ class Attached {
       });
     });
   }
-  // Ask after synchronizing, before results are used. Unavailable, once, if
-  // hoistd ended since it was asked last and a GPU may have computed meanwhile.
+  // Call it after synchronizing, before results are used. Unavailable, once, if
+  // hoistd ended since the last call and a GPU may have computed meanwhile.
   Status Check() const {
     if (state_ == nullptr) return MovedFrom();
     const std::shared_lock<std::shared_mutex> lock(state_->renewing);
@@ -282,16 +279,16 @@ class Attached {
   // that shares its group's place is in use.
   Result<at::Tensor> Value(const std::string& name);
 
-  // Gives the module its weights back: its own memory, as it was, with the
-  // values that private ones have now. Views of them that somebody holds show
-  // that memory, where it is on the same device. FailedPrecondition: a scope
-  // has not ended. Where hoistd or the session has ended it connects again, and
-  // waits as Use does. DataLoss: some weights were hoistd's alone; the module
-  // is detached all the same, and those, which are named, throw when they are
-  // used, until it is attached again. On any other error nothing has changed.
+  // Gives the module its weights back, in its own memory as before, with the
+  // current values of private ones. Existing views show that memory, if it is
+  // on the same device. FailedPrecondition: a scope has not ended. If hoistd or
+  // the session has ended, it connects again, and waits as Use does. DataLoss:
+  // only hoistd had some weights. The module is detached all the same; the
+  // named weights throw when used, until the next Attach. Other errors change
+  // nothing.
   Status Detach();
 
-  // Valid until Detach, or until the module is attached again by itself.
+  // Valid until Detach, or until an automatic attach.
   const Model& model() const { return state_->staged->model(); }
   // As model().
   const Plan& plan() const { return state_->staged->plan(); }
@@ -309,7 +306,7 @@ class Attached {
         bindings.MakeOrphans(i, "was in hoistd when its Attached was dropped");
       }
     }
-    // It uses its model no more.
+    // Ends the use of its model.
     void Leave() {
       (void)staged->DoneWithModel();  // The session may have ended.
       staged.reset();
@@ -326,13 +323,14 @@ class Attached {
     internal::Origin origin;
     std::optional<Session> session;       // That it made itself.
     std::optional<StagedTensors> staged;  // None: detached.
-    // Shared by what stages, alone for what replaces `staged`.
+    // Shared to stage, exclusive to replace `staged`.
     mutable std::shared_mutex renewing;
     std::atomic<int> uses{0};  // Scopes.
-    // Nothing was used since the last pass; hoistd's end hits none.
+    // Nothing was used since the last pass; hoistd's end hits no use.
     std::atomic<bool> between{true};
-    mutable std::atomic<bool> told{false};     // Somebody, of hoistd's end.
-    mutable std::atomic<bool> is_void{false};  // What a GPU computed.
+    mutable std::atomic<bool> told{false};     // A caller knows of hoistd's
+                                               // end.
+    mutable std::atomic<bool> is_void{false};  // A GPU's results.
     std::optional<std::chrono::steady_clock::time_point> until;  // To wait.
     c10::Device device{at::kCPU};
     std::chrono::milliseconds turn_deadline{0};
@@ -380,7 +378,8 @@ class Attached {
     return scope;
   }
 
-  // What ended with hoistd, and was told of or hit nothing, is done anew.
+  // Retries a call that hoistd's end failed, if a caller knows of the end or it
+  // hit no use.
   template <typename Done, typename Call>
   Done Anew(const Call& call) {
     if (state_ == nullptr) return MovedFrom();
@@ -413,9 +412,13 @@ class Attached {
     return Status(Code::kInvalidArgument,
                   "this Attached was moved from; use the one that it became");
   }
+  // Aborted: only the plan has ended, with a hoistd that died.
+  static bool IsEnd(const Status& status) {
+    return status.code() == Code::kUnavailable ||
+           status.code() == Code::kAborted;
+  }
   bool HoistdEnded(const Status& status) const {
-    return status.code() == Code::kUnavailable && state_->staged.has_value() &&
-           Ended().code() == Code::kUnavailable;
+    return IsEnd(status) && state_->staged.has_value() && IsEnd(Ended());
   }
   Status Ended() const { return state_->staged->Check(); }
   static Status Explained(const Status& why) {
@@ -432,15 +435,14 @@ class Attached {
 };
 
 // Puts the module's weights under hoist, within options.plan.budget_bytes of
-// device memory. On an error the module is as it was; it keeps its memory until
-// all is published. A module that an Attached left without weights has them
-// where they were, with the groups of then, if neither `path` nor `model` is
-// given. InvalidArgument: a weight that hoist cannot keep, by name. NotFound:
-// `path` or `model` lacks a weight, or hoistd has no more what was left there.
-// FailedPrecondition: the module is attached; or a weight has no bytes, or is
-// not where the others were left; give `path` or `model`. ResourceExhausted:
-// the budget is too small. Unavailable: no daemon. DataLoss: what was left
-// there is other weights by now.
+// device memory. On an error the module is unchanged; it keeps its memory until
+// all is published. Without `path` and `model`, a module that an Attached left
+// without weights gets its old ones, in their old groups. InvalidArgument: a
+// weight that hoist cannot keep, by name. NotFound: `path` or `model` lacks a
+// weight, or hoistd has lost those left there. FailedPrecondition: the module
+// is attached; or a weight has no bytes, or was left elsewhere than the others;
+// give `path` or `model`. ResourceExhausted: the budget is too small.
+// Unavailable: no daemon. DataLoss: the weights left there have changed.
 Result<Attached> Attach(::torch::nn::Module& module, Session& session,
                         const AttachOptions& options = {});
 
@@ -473,14 +475,14 @@ inline Result<at::Tensor> Attached::Value(const std::string& name) {
   return value;
 }
 
-// Another hoistd, where the one has ended. `closed`: or the session alone.
+// Connects to a new hoistd after one has ended. `closed`: or the session alone.
 inline Status Attached::Renew(bool closed) {
   using Clock = std::chrono::steady_clock;
   State& state = *state_;
   const std::unique_lock<std::shared_mutex> lock(state.renewing);
   const Status why = Ended();
-  if (why.ok()) return why;  // Another thread has seen to it.
-  if (why.code() != Code::kUnavailable && !closed) return why;
+  if (why.ok()) return why;  // Another thread has done it.
+  if (!IsEnd(why) && !closed) return why;
   if (state.uses.load() > 0) return Explained(why);
   if (!state.until.has_value())
     state.until = Clock::now() + state.origin.wait();
@@ -546,7 +548,7 @@ inline Status Attached::Detach() {
     if (!given.ok() && !Ended().ok()) given = give_back(nullptr);
   }
   if (!given.ok()) return given;
-  state_->staged->Forget();  // What was bound is the module's own by now.
+  state_->staged->Forget();  // The module owns its weights now.
   state_->Leave();
   state_->bindings.ShowHomes();
   state_->bindings = {};

@@ -8,19 +8,19 @@
             weight = lease["encoder.layer.0.output.dense.weight"].numpy()
 
 Nothing is copied into this process: arrays and tensors are views of hoistd's
-memory, and may be used until their lease is released.
+memory, valid until their lease is released.
 """
 
 import importlib
 from typing import TYPE_CHECKING
 
-from ._berth import Berth
 from ._errors import (Aborted, AlreadyExists, Cancelled, DataLoss,
                       DeadlineExceeded, FailedPrecondition, HoistError,
                       InternalError, InvalidArgument, MissingExtra, NotFound,
                       OutOfRange, PermissionDenied, ResourceExhausted,
                       Unauthenticated, Unavailable, Unimplemented,
                       UnknownError)
+from ._fixed_mapping import FixedMapping
 from ._host_image import HostImage
 from ._in_place import InPlace, InPlaceStats, InPlaceTensor
 from ._library import library_path, library_version
@@ -32,8 +32,9 @@ from ._surroundings import require
 from ._tensor import Tensor
 
 __all__ = [
-    "Aborted", "AlreadyExists", "Berth", "Cancelled", "DataLoss",
-    "DeadlineExceeded", "Device", "FailedPrecondition", "Group", "HoistError", "HostImage",
+    "Aborted", "AlreadyExists", "Cancelled", "DataLoss",
+    "DeadlineExceeded", "Device", "FailedPrecondition", "FixedMapping",
+    "Group", "HoistError", "HostImage",
     "InPlace", "InPlaceStats", "InPlaceTensor", "InternalError",
     "InvalidArgument", "Joined", "Lease", "MissingExtra", "Model",
     "NotFound", "OutOfRange", "PermissionDenied", "Plan", "PlanInfo",
@@ -42,8 +43,8 @@ __all__ = [
     "UnknownError", "connect", "forget", "library_path", "library_version",
 ]
 
-# What needs torch is imported when it is first asked for. Type checkers read
-# the first branch alone, so that a name that is in none of these is an error.
+# Modules that need torch are imported on first use. Type checkers read only the
+# first branch, so a name in none of these is an error.
 if TYPE_CHECKING:
     __version__: str
     from . import activations as activations, compat as compat, nn as nn

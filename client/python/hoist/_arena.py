@@ -1,4 +1,4 @@
-"""Host memory that this worker alone has, and writes to."""
+"""Host memory that only this worker maps and writes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ctypes as c
 import dataclasses
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from . import _c
 from . import _library as lib
 from ._library import call, milliseconds, sized
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 class Block(NamedTuple):
     """A part of an arena: its address, for this process and for the device, and
-    its bytes, no less than were asked for."""
+    its bytes, at least as many as requested."""
 
     address: int
     nbytes: int
@@ -23,7 +24,7 @@ class Block(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ArenaStats:
-    """See hoist_arena_stats; bytes, blocks that are taken, takes so far."""
+    """See hoist_arena_stats; bytes, taken blocks, takes so far."""
 
     bytes: int
     used_bytes: int
@@ -36,24 +37,24 @@ class ArenaStats:
 
 
 class Arena:
-    """Host memory of hoistd's that no other process has, of which blocks are
-    taken and given in the order of streams; see hoist/c/arena.h.
+    """hoistd's host memory, private to this process. Its blocks are taken and
+    given in stream order; see hoist/c/arena.h.
 
-    nbytes: rounded up to 2 MiB; zeroed. device: hoistd's number of the one whose
-        copies reach it. deadline: seconds for hoistd to find room.
+    nbytes: rounded up to 2 MiB; zeroed. device: hoistd's number of the device
+        whose copies reach it. deadline: seconds for hoistd to find room.
 
-    A stream is a raw cudaStream_t as an int, 0 the default one; on an emulated
-    device it means nothing: what the CPU does is done when it returns. Any thread
+    A stream is a raw cudaStream_t as an int; 0 is the default stream. Emulated
+    devices ignore it: the CPU's work is done when its call returns. Any thread
     may call. In the child of a fork it raises FailedPrecondition.
 
-    ResourceExhausted: there is no room, and how much would do. Unimplemented:
-    this hoistd has no memory for arenas.
+    ResourceExhausted: there is no room; the text says how much would be enough.
+    Unimplemented: this hoistd has no memory for arenas.
     """
 
     def __init__(self, session: Session, nbytes: int, *, device: int = 0,
                  deadline: float = 60.0) -> None:
         self._session = session
-        options = sized(lib.ArenaOptions)
+        options = sized(_c.ArenaOptions)
         options.device = device
         options.bytes = nbytes
         options.deadline_ms = milliseconds(deadline)
@@ -62,7 +63,7 @@ class Arena:
         self._handle = handle
         library = lib.load()
         self._close: Any = library.hoist_arena_close
-        # Looked up once: a layer calls these for each of its tensors.
+        # Looked up once: layers make these calls for each tensor.
         self._take: Any = library.hoist_arena_take
         self._give: Any = library.hoist_arena_give
 
@@ -76,15 +77,15 @@ class Arena:
         self.close()
 
     def take(self, nbytes: int, stream: int = 0) -> Block:
-        """What is put on the stream from now on may use the block, until it is
-        given. Waits for nothing, and asks nobody: where its last use was on
-        another stream, the stream is made to wait for that.
+        """Later work on the stream may use the block, until it is given. The
+        call neither waits nor sends a message. After a last use on another
+        stream, the stream waits for that use.
 
-        ResourceExhausted: there is no room in one piece. Unavailable: hoistd has
-        told the session to end. FailedPrecondition: the stream is being captured
+        ResourceExhausted: there is no contiguous room. Unavailable: hoistd told
+        the session to end. FailedPrecondition: the stream is being captured
         into a graph, or the session was closed here.
         """
-        block, error = lib.ArenaBlock(), c.c_void_p()
+        block, error = _c.ArenaBlock(), c.c_void_p()
         code = self._take(self._handle, nbytes, stream, c.byref(block),
                           c.byref(error))
         if code:
@@ -92,9 +93,9 @@ class Arena:
         return Block(block.address, block.bytes)
 
     def give(self, block: Block, stream: int = 0) -> None:
-        """What was put on the stream before is the block's last use.
+        """The block's last use is the stream's work so far.
 
-        InvalidArgument: it is none of this arena's, or was given.
+        InvalidArgument: the block is not this arena's, or was already given.
         """
         error = c.c_void_p()
         code = self._give(self._handle, block.address, stream, c.byref(error))
@@ -103,15 +104,15 @@ class Arena:
 
     @property
     def stats(self) -> ArenaStats:
-        """What is taken now, and was so far."""
-        record = sized(lib.ArenaStatsRecord)
+        """The blocks that are taken now, and the takes so far."""
+        record = sized(_c.ArenaStats)
         call("arena_get_stats", self._handle, c.byref(record))
         return ArenaStats(**{field.name: getattr(record, field.name)
                              for field in dataclasses.fields(ArenaStats)})
 
     def close(self) -> None:
-        """Gives the memory back, once what was given is not used any more;
-        nothing uses other blocks. Again: nothing happens."""
+        """Waits for the last uses of given blocks, then returns the memory. All
+        other blocks must be unused. Idempotent."""
         close, self._close = getattr(self, "_close", None), None
         if close is not None:
             handle, self._handle = self._handle, c.c_void_p()

@@ -1,4 +1,4 @@
-"""safetensors' element types in NumPy's and PyTorch's words."""
+"""safetensors' element types as NumPy's and PyTorch's."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import functools
 import importlib
 from typing import Any
 
-# hoist_dtype's numbers.
-NUMBERS = {
-    "BOOL": 1, "U8": 2, "I8": 3, "U16": 4, "I16": 5, "U32": 6, "I32": 7,
-    "U64": 8, "I64": 9, "F16": 10, "BF16": 11, "F32": 12, "F64": 13, "C64": 14,
-    "C128": 15, "F8_E4M3": 16, "F8_E5M2": 17, "F8_E8M0": 18,
-    "F8_E4M3FNUZ": 19, "F8_E5M2FNUZ": 20, "F6_E2M3": 21, "F6_E3M2": 22,
-    "F4": 23,
-}
+from . import _c
+
+NUMBERS: dict[str, int] = {name: getattr(_c, name) for name in (
+    "BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64", "I64", "F16", "BF16",
+    "F32", "F64", "C64", "C128", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ",
+    "F8_E5M2FNUZ", "F6_E2M3", "F6_E3M2", "F4")}
 NAMES = {number: name for name, number in NUMBERS.items()}
 SUB_BYTE = {"F6_E2M3", "F6_E3M2", "F4"}
 
@@ -23,7 +21,7 @@ _NUMPY = {
     "I64": "int64", "F16": "float16", "F32": "float32", "F64": "float64",
     "C64": "complex64", "C128": "complex128",
 }
-# Name -> (in ml_dtypes, NumPy's type for the bits where that is missing).
+# Name -> (ml_dtypes' name, NumPy's type for the bits without ml_dtypes).
 _ML_DTYPES = {
     "BF16": ("bfloat16", "uint16"), "F8_E4M3": ("float8_e4m3fn", "uint8"),
     "F8_E5M2": ("float8_e5m2", "uint8"), "F8_E8M0": ("float8_e8m0fnu", "uint8"),
@@ -39,7 +37,7 @@ _TORCH = {
 
 @functools.lru_cache(maxsize=None)
 def numpy_dtype(name: str) -> Any:
-    """NumPy's type; bits where neither it nor ml_dtypes has one."""
+    """NumPy's type; bits if neither NumPy nor ml_dtypes has the type."""
     import numpy
     if name in _NUMPY:
         return numpy.dtype(_NUMPY[name])

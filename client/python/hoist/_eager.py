@@ -1,5 +1,5 @@
-"""Functions that torch.compile leaves alone: as torch.compiler.disable does,
-but without importing torch._dynamo, which takes as long as torch itself."""
+"""Functions that torch.compile skips, as by torch.compiler.disable, but without
+the import of torch._dynamo, which takes as long as torch's own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ except ImportError:
 
 
 def eager(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorates what compiled code is to call as it is, breaking its graph."""
+    """Decorates a function that compiled code calls eagerly: a graph break."""
     if not MARKS:
         disabled: Callable[..., Any] = torch.compiler.disable(function)
         return disabled
@@ -34,8 +34,8 @@ def eager(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def inlined(function: F) -> F:
-    """Decorates what is a part of the compiled code that calls it, and is not
-    compiled where no such code does."""
+    """Decorates a function that compiled callers inline, and that is not
+    compiled on its own."""
     if MARKS:
         _mark(function.__code__, _FrameAction.DEFAULT)
     return function

@@ -1,28 +1,28 @@
-"""Exceptions: one class for each of gRPC's codes, by what the caller does."""
+"""Exceptions: a class for each gRPC code, told apart by the caller's remedy."""
 
 from __future__ import annotations
 
 
 class HoistError(Exception):
-    """What hoist refused, and what would do."""
+    """A refusal, with its remedy."""
 
-    code = 2  # gRPC's number of it.
+    code = 2  # gRPC's number.
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
-        self.message = message  # What was needed, and what there is.
+        self.message = message  # The requirement, and the actual state.
 
     def __str__(self) -> str:  # KeyError would print the repr.
         return self.message
 
 
 class Cancelled(HoistError):
-    """Called off."""
+    """The call was cancelled."""
     code = 1
 
 
 class UnknownError(HoistError):
-    """A code that is none of these."""
+    """An unknown code."""
     code = 2
 
 
@@ -32,7 +32,7 @@ class InvalidArgument(HoistError, ValueError):
 
 
 class DeadlineExceeded(HoistError, TimeoutError):
-    """The deadline that was given has passed."""
+    """The call's deadline has passed."""
     code = 4
 
 
@@ -42,12 +42,12 @@ class NotFound(HoistError, KeyError):
 
 
 class AlreadyExists(HoistError):
-    """The name is taken by something else."""
+    """The name is taken."""
     code = 6
 
 
 class PermissionDenied(HoistError, PermissionError):
-    """Another user's."""
+    """It belongs to another user."""
     code = 7
 
 
@@ -75,32 +75,32 @@ class Aborted(HoistError):
 
 
 class OutOfRange(HoistError, IndexError):
-    """No element of that number."""
+    """No element has that number."""
     code = 11
 
 
 class Unimplemented(HoistError, NotImplementedError):
-    """Not in this build or on this device."""
+    """This build or this device does not support it."""
     code = 12
 
 
 class InternalError(HoistError):
-    """hoist's bug."""
+    """A bug in hoist."""
     code = 13
 
 
 class Unavailable(HoistError, ConnectionError):
-    """No daemon, or it is gone: retry."""
+    """There is no daemon, or it has ended: retry."""
     code = 14
 
 
 class DataLoss(HoistError):
-    """The bytes are not what they were."""
+    """Bytes are lost or changed."""
     code = 15
 
 
 class Unauthenticated(HoistError):
-    """Not known who asks."""
+    """The caller is unknown."""
     code = 16
 
 

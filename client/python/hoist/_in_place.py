@@ -1,4 +1,4 @@
-"""Tensors that are read where they lie, in pieces that are hot or cold."""
+"""Zero-copy tensors, in pieces that are hot or cold."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import dataclasses
 from typing import Any, Mapping, Sequence
 
 from . import _dtypes
+from . import _c
 from . import _library as lib
 from ._errors import InvalidArgument
-from ._library import ask, call, make, milliseconds, sized
+from ._library import DEVICE_KINDS, ask, call, make, milliseconds, sized
 from ._model import Group, Model, TensorInfo
 from ._plan import Stream, _handle
 from ._tensor import Tensor
@@ -17,11 +18,11 @@ from ._tensor import Tensor
 
 @dataclasses.dataclass(frozen=True)
 class InPlaceTensor:
-    """What a tensor in place is made of.
+    """The parts of a zero-copy tensor.
 
-    pieces: groups of one model, whose tensors lie end to end in it.
-    units: equal parts of it that are touched or not: rows, experts.
-    first_count: of the units' counts (see Session.in_place).
+    pieces: groups of one model, whose tensors form it end to end.
+    units: equal parts of it whose touches are counted: rows, experts.
+    first_count: index of the units' first count (see Session.in_place).
     """
 
     dtype: str  # safetensors' name, "BF16".
@@ -46,16 +47,15 @@ class InPlaceStats:
 
 
 class InPlace(Mapping[str, Tensor]):
-    """Tensors at one address each, by name, whose pieces lie in device memory
-    (hot) or in host memory (cold). Made by Session.in_place.
+    """Zero-copy tensors by name, each at one address, with pieces in device
+    memory (hot) or host memory (cold). Session.in_place makes them.
 
-    Views hold while this object lives, and read the same bytes wherever a piece
-    lies.
+    Views are valid while this object lives, and read the same bytes from both.
     """
 
     def __init__(self, session: Any, device: Any, handle: c.c_void_p,
                  tensors: Mapping[str, InPlaceTensor], counts: object) -> None:
-        self._session = session  # Keeps it, and what it is added to.
+        self._session = session  # Keeps it alive.
         self._counts = counts
         self._handle = handle
         self._free: Any = lib.load().hoist_in_place_free
@@ -64,15 +64,15 @@ class InPlace(Mapping[str, Tensor]):
         self._pending: Any = lib.load().hoist_in_place_pending
         self._tensors = dict(tensors)
         self._numbers = {name: i for i, name in enumerate(self._tensors)}
-        self.device_kind: int = {"emulated": 1, "cuda": 2}[device.kind]
+        self.device_kind: int = DEVICE_KINDS[device.kind]
         self.device_uuid: bytes = device.uuid
 
     def __del__(self) -> None:
         self.close()
 
     def close(self) -> None:
-        """Nothing reads the tensors any more, and their views may not be used.
-        Again: nothing happens."""
+        """Requires that no reader is left; the views become invalid.
+        Idempotent."""
         free, self._free = getattr(self, "_free", None), None
         if free is not None:
             handle, self._handle = self._handle, c.c_void_p()
@@ -95,12 +95,12 @@ class InPlace(Mapping[str, Tensor]):
         return f"<hoist.InPlace: {len(self)} tensors>"
 
     def begin(self, stream: Stream = None) -> None:
-        """A pass is about to be launched on the stream: pieces that are waiting
-        to change places do first, for a fifth of the time at most.
+        """Begins a pass on the stream: due pieces move first, for at most a
+        fifth of the time.
 
-        Whatever reads the tensors is on that stream, or in order with it; the
-        calling thread launches it, until `end`. Where it is being captured into
-        a CUDA graph, each launch of that begins so.
+        All readers must be on that stream, or in order with it, launched by the
+        calling thread until `end`. In a captured CUDA graph each launch begins
+        a pass.
         """
         error = c.c_void_p()
         code = self._begin(self._handle, _handle(stream), c.byref(error))
@@ -108,41 +108,41 @@ class InPlace(Mapping[str, Tensor]):
             lib.fail(code, error)
 
     def end(self) -> None:
-        """The pass has been launched; it may run yet."""
+        """The pass has been launched; it may still run."""
         error = c.c_void_p()
         code = self._end(self._handle, c.byref(error))
         if code:
             lib.fail(code, error)
 
     def touch(self, name: str, counts: Mapping[int, int]) -> None:
-        """These units of the tensor were touched, each so often."""
+        """Reports touches of the tensor's units since the last call."""
         units = (c.c_uint32 * len(counts))(*counts)
         times = (c.c_uint32 * len(counts))(*counts.values())
         call("in_place_touch", self._handle, self._numbers[name], units, times,
              len(counts))
 
     def advance(self, *, wait: bool = False) -> None:
-        """Nothing reads the tensors meanwhile: pieces that are to become hot or
-        cold do. wait: also those that are still being copied."""
+        """Moves due pieces between hot and cold; nothing may read the tensors
+        meanwhile. wait: also for pieces whose copies are under way."""
         call("in_place_advance", self._handle, int(wait))
 
     @property
     def pending(self) -> int:
-        """Pieces that would change places in `advance` now. Cheap."""
+        """The number of pieces that `advance` would move now. Cheap."""
         return int(self._pending(self._handle))
 
     def set_budget(self, hot_bytes: int) -> None:
-        """Of device memory, for hot pieces, from now on."""
+        """Sets the bytes of device memory for hot pieces."""
         call("in_place_set_budget", self._handle, hot_bytes)
 
     def check(self) -> None:
-        """Raises if what was computed with the tensors may not be trusted."""
+        """Raises if results with the tensors may be wrong."""
         call("in_place_check", self._handle)
 
     @property
     def stats(self) -> InPlaceStats:
-        """What is hot now, and what was touched so far."""
-        record = sized(lib.InPlaceStatsRecord)
+        """The hot pieces now, and the touches so far."""
+        record = sized(_c.InPlaceStats)
         call("in_place_get_stats", self._handle, c.byref(record))
         return InPlaceStats(**{field.name: getattr(record, field.name)
                                for field in dataclasses.fields(InPlaceStats)})
@@ -168,19 +168,19 @@ def create(session: Any, model: Model, tensors: Mapping[str, InPlaceTensor], *,
     facts = next((d for d in session.devices if d.index == device), None)
     if facts is None:
         raise InvalidArgument(f"hoistd has no device {device}")
-    records = (lib.InPlaceTensorRecord * len(tensors))()
+    records = (_c.InPlaceTensor * len(tensors))()
     held = []
     for record, (name, wanted) in zip(records, tensors.items()):
         _check(name, wanted, model)
         groups = (c.c_uint32 * len(wanted.pieces))(
             *(piece.index for piece in wanted.pieces))
         held.append(groups)
-        record.struct_size = c.sizeof(lib.InPlaceTensorRecord)
+        record.struct_size = c.sizeof(_c.InPlaceTensor)
         record.groups = groups
         record.group_count = len(groups)
         record.units = wanted.units
         record.first_count = wanted.first_count
-    options = sized(lib.InPlaceOptions)
+    options = sized(_c.InPlaceOptions)
     options.device = device
     options.hot_budget_bytes = hot_bytes
     options.deadline_ms = milliseconds(deadline)

@@ -1,4 +1,4 @@
-"""What a model is made of: plain data, valid without its session."""
+"""A model's parts: plain data, valid without its session."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import dataclasses
 from typing import Iterator
 
 from . import _dtypes
+from . import _c
 from ._errors import NotFound
-from ._library import GroupInfo, TensorRecord, ask, call, load, sized
+from ._library import ask, call, load, sized
 
 
 _READERS = {1: "owner", 2: "everyone"}  # HOIST_READERS_*
@@ -26,8 +27,8 @@ class TensorInfo:
     nbytes: int
 
     @classmethod
-    def of_record(cls, record: TensorRecord) -> TensorInfo:
-        """What libhoist says of a tensor."""
+    def of_record(cls, record: _c.TensorInfo) -> TensorInfo:
+        """Converts libhoist's record of a tensor."""
         return cls(record.name.decode(errors="replace"),
                    _dtypes.NAMES[record.dtype],
                    tuple(record.shape[:record.rank]),
@@ -44,8 +45,8 @@ class Group:
     name: str
     image_bytes: int
     tensor_count: int
-    # 32 bytes, of a published one: what hoistd found it to be, a SHA-256; of
-    # what, says daemon/model/published_group.h. None: it is read from files.
+    # Of a published group: hoistd's SHA-256 of it, 32 bytes, as
+    # daemon/model/published_group.h defines it. None: it is read from files.
     content: bytes | None = None
 
     @property
@@ -61,29 +62,31 @@ class Model:
         self._handle = handle
         self._free = load().hoist_model_free
         self.id: int = ask("model_id", handle)  # hoistd's number of it.
-        # Without its owner's.
+        # Without its owner's name.
         self.name: str = ask("model_name", handle).decode()
-        # 16 bytes: what the weights are.
+        # 16 bytes; identifies the weights.
         self.fingerprint = bytes(ask("model_fingerprint", handle)[:16])
-        # A uid, or the name of a tenant of hoistd.toml.
+        # A uid, or a tenant's name from hoistd.toml.
         self.owner: int | str = (ask("model_owner_tenant", handle).decode() or
                                  ask("model_owner", handle))
         # "owner" or "everyone".
         self.readers = _READERS.get(ask("model_readers", handle), "owner")
-        # Of all its groups.
+        # Sum over all groups.
         self.image_bytes: int = ask("model_image_bytes", handle)
-        # Else it is read from files.
+        # False: it is read from files.
         self.published = bool(ask("model_is_published", handle))
-        # No Group, which refers to this: what is dropped goes at once.
+        # No Group, which would refer to this: a cycle would delay the release.
         self._infos: list[tuple[str, int, int, bytes | None]] = []
         for index in range(ask("model_group_count", handle)):
-            info = sized(GroupInfo)
+            info = sized(_c.GroupInfo)
             call("model_group", handle, index, c.byref(info))
             self._infos.append((info.name.decode(), info.image_bytes,
                                 info.tensor_count,
                                 bytes(info.content[:32])
                                 if info.content else None))
-        self._index = {name: at for at, (name, *_) in enumerate(self._infos)}
+        # Without missing groups, which have no name.
+        self._index = {name: at for at, (name, *_) in enumerate(self._infos)
+                       if name}
 
     def __del__(self) -> None:
         free = getattr(self, "_free", None)
@@ -92,7 +95,7 @@ class Model:
 
     @property
     def groups(self) -> list[Group]:
-        """All of them, in the model's order."""
+        """All groups, in the model's order."""
         return list(self)
 
     def __getitem__(self, name: str) -> Group:
@@ -106,11 +109,11 @@ class Model:
         return name in self._index
 
     def __iter__(self) -> Iterator[Group]:
-        return (Group(self, index, *info)
-                for index, info in enumerate(self._infos))
+        return (Group(self, index, *self._infos[index])
+                for index in self._index.values())
 
     def __len__(self) -> int:
-        return len(self._infos)
+        return len(self._index)
 
     def __repr__(self) -> str:
         return (f"<hoist.Model {self.name!r}: {len(self)} groups, "
@@ -119,7 +122,7 @@ class Model:
     def _tensors(self, group: int) -> list[TensorInfo]:
         found = []
         for index in range(self._infos[group][2]):
-            record = sized(TensorRecord)
+            record = sized(_c.TensorInfo)
             call("model_tensor", self._handle, group, index, c.byref(record))
             found.append(TensorInfo.of_record(record))
         return found

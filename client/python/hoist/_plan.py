@@ -1,4 +1,4 @@
-"""Plans: groups staged one after another, without messages."""
+"""Plans: groups staged in sequence, without messages."""
 
 from __future__ import annotations
 
@@ -9,48 +9,50 @@ import operator
 from typing import (Any, Callable, Iterable, Iterator, Mapping, Protocol,
                     TypedDict, Union)
 
+from . import _c
 from . import _library as lib
 from ._errors import (FailedPrecondition, HoistError, InvalidArgument,
                       NotFound)
-from ._library import call, fail, milliseconds, sized
+from ._library import DEVICE_KINDS, call, fail, milliseconds, sized
 from ._model import Group, Model, TensorInfo
 from ._tensor import Tensor
 
 
 class HasCudaStream(Protocol):
-    """torch.cuda.Stream, for one."""
+    """A stream object, such as torch.cuda.Stream."""
 
     @property
     def cuda_stream(self) -> int:
-        """The stream's handle."""
+        """The CUDA stream's handle."""
 
 
-# A stream's handle, or what has one; None: the default stream. Emulated devices
-# ignore it.
+# A stream's handle, or an object that has one; None: the default stream.
+# Emulated devices ignore it.
 Stream = Union[int, HasCudaStream, None]
 
-_KINDS = {1: "resident", 2: "streamed", 3: "unplanned"}
+_KINDS = {_c.PLANNED_RESIDENT: "resident", _c.PLANNED_STREAMED: "streamed",
+          _c.PLANNED_NOT: "unplanned"}
 
 
 class PlanTerms(TypedDict, total=False):
-    """What a plan is asked for besides its groups and their budget, in
-    Session.set_plan, hoist.attach and hoist.load."""
+    """A plan's terms besides its groups and budget, for Session.set_plan,
+    hoist.attach and hoist.load."""
 
-    stage_deadline: float  # Seconds for a group's bytes to come; 0: 60.
+    stage_deadline: float  # Seconds for a group's bytes to arrive; 0: 60.
     # How the device's link is shared with other plans.
     weight: int  # 1 to 1,000.
     priority: int  # -10 to 10; higher goes first.
     max_bytes_per_second: int  # 0: no cap.
 
 
-# Of each term that is a number of something: from, to.
+# Each numeric term's minimum and maximum.
 _BOUNDS = {"weight": (1, 1000), "priority": (-10, 10),
            "max_bytes_per_second": (0, 2**64 - 1)}
 
 
 def check_terms(terms: Mapping[str, Any]) -> None:
-    """InvalidArgument: one of them is out of bounds. TypeError: there is no
-    such term, or it is no number."""
+    """InvalidArgument: a term is out of bounds. TypeError: a term is unknown,
+    or not a number."""
     for name, value in terms.items():
         if name not in PlanTerms.__annotations__:
             raise TypeError(f"got an unexpected keyword argument {name!r}")
@@ -65,8 +67,8 @@ def check_terms(terms: Mapping[str, Any]) -> None:
                                   f"and {most}")
 
 
-def write_terms(options: lib.PlanOptions, terms: Mapping[str, Any]) -> None:
-    """See check_terms."""
+def write_terms(options: _c.PlanOptions, terms: Mapping[str, Any]) -> None:
+    """Writes the terms into the options; errors: see check_terms."""
     check_terms(terms)
     for name, value in terms.items():
         if hasattr(options, name + "_ms"):
@@ -77,23 +79,23 @@ def write_terms(options: lib.PlanOptions, terms: Mapping[str, Any]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class PlanInfo:
-    """What a plan is; see hoist_plan_info."""
+    """A plan's facts; see hoist_plan_info."""
 
     id: int
     device: int
     budget_bytes: int
     resident_bytes: int
     ring_bytes: int
-    streamed_bytes: int  # Copied in each pass that keeps to the order.
+    streamed_bytes: int  # Copied in each pass that follows the order.
     group_count: int
     streamed_count: int
-    lead: int  # Steps ahead that a copy can start; 1: not hidden.
+    lead: int  # Steps by which a copy can start early; 1: it is not hidden.
     learning: bool
 
 
 @dataclasses.dataclass(frozen=True)
 class PlanStats:
-    """What a plan has done so far; see hoist_plan_stats."""
+    """A plan's counters; see hoist_plan_stats."""
 
     stages: int
     resident_stages: int
@@ -113,9 +115,9 @@ def _handle(stream: Stream) -> int | None:
 class PlannedTensors(Mapping[str, Tensor]):
     """A group's tensors under a plan: a mapping by name.
 
-    Views of what Plan.tensors gives can be made once: they hold while the plan
-    stands as it is, and show the group's bytes whenever it is staged. Those of
-    Plan.use are for its block.
+    Views from Plan.tensors can be made once: they are valid until the plan
+    changes, and show the group's bytes whenever it is staged. Views from
+    Plan.use are valid in its block.
     """
 
     def __init__(self, plan: Plan, group: Group,
@@ -151,23 +153,23 @@ class PlannedTensors(Mapping[str, Tensor]):
 class Plan:
     """A pass over a model's groups, in a budget of device memory.
 
-    Made by Session.set_plan. `stage` and `done` neither wait for the GPU nor
-    send messages in steady state. A group that is skipped, repeated or not in
-    the order is right, slower, and counted.
+    Session.set_plan makes it. `stage` and `done` neither wait for the GPU nor
+    send messages in steady state. Groups that are skipped, repeated or outside
+    the order are still correct, but slower, and counted.
     """
 
     def __init__(self, session: Any, model: Model, handle: c.c_void_p) -> None:
-        self._session = session  # Keeps it.
+        self._session = session  # Keeps it alive.
         self._handle = handle
         self._free: Any = lib.load().hoist_plan_free
-        # Called for each group of each pass.
+        # Called for each group in each pass.
         self._stage: Any = lib.load().hoist_plan_stage
         self._done: Any = lib.load().hoist_plan_done
         self.model = model
-        self._checked: object = model  # A handle of it that groups have.
+        self._checked: object = model  # A group's model handle.
         facts = next(device for device in session.devices
                      if device.index == self.info.device)
-        self.device_kind: int = {"emulated": 1, "cuda": 2}[facts.kind]
+        self.device_kind: int = DEVICE_KINDS[facts.kind]
         self.device_uuid: bytes = facts.uuid
         self._places: dict[int, dict[str, tuple[int, TensorInfo]]] = {}
 
@@ -181,16 +183,16 @@ class Plan:
         self.close()
 
     def close(self) -> None:
-        """Waits for the GPU and gives everything back: no view of the plan may
-        be used any more. Again: nothing happens."""
+        """Waits for the GPU and releases everything; the plan's views become
+        invalid. Idempotent."""
         free, self._free = getattr(self, "_free", None), None
         if free is not None:
             handle, self._handle = self._handle, c.c_void_p()
             free(handle)
 
     def stage(self, group: Group, *, stream: Stream = None) -> int:
-        """Makes the group usable by what is put on the stream from now on, and
-        returns its address. On an emulated device it waits for the bytes."""
+        """Makes the group usable by later work on the stream, and returns its
+        address. On an emulated device it waits for the bytes."""
         if group.model is not self._checked:
             self._check_model(group)
         if stream is not None and type(stream) is not int:
@@ -199,7 +201,7 @@ class Plan:
         try:
             code = self._stage(self._handle, group.index, stream,
                                c.byref(data), c.byref(error))
-        except BaseException:  # Ctrl-C, once the wait was over.
+        except BaseException:  # Ctrl-C, raised after the wait.
             if data:
                 with contextlib.suppress(HoistError):
                     self.done(group, stream=stream)
@@ -209,7 +211,7 @@ class Plan:
         return data.value or 0
 
     def done(self, group: Group, *, stream: Stream = None) -> None:
-        """What is on the stream by now is the last that reads the group."""
+        """Marks the stream's work so far as the group's last use."""
         if group.model is not self._checked:
             self._check_model(group)
         if stream is not None and type(stream) is not int:
@@ -222,7 +224,7 @@ class Plan:
     @contextlib.contextmanager
     def use(self, group: Group, *,
             stream: Stream = None) -> Iterator[PlannedTensors]:
-        """Stages the group for the block, which gets its tensors.
+        """Stages the group for the block, and yields its tensors.
 
         `with plan.use(group, stream=stream) as tensors:`
         """
@@ -245,23 +247,23 @@ class Plan:
             self.done(group, stream=stream)
 
     def tensors(self, group: Group) -> PlannedTensors:
-        """A planned group's tensors, at the addresses that they have whenever
-        it is staged. Waits for a resident that is still on its way."""
+        """A planned group's tensors, at its addresses when it is staged. Waits
+        for a resident group that is still in transfer."""
         number = self._index(group)
         if self.kind(group) == "unplanned":
             raise FailedPrecondition(
                 f'group "{group.name}" is not in the plan, so it has no '
                 "address before it is staged")
-        plan_id = self.info.id
+        planned = self.info.id
 
         def address_of(index: int, _: TensorInfo) -> int:
-            record = sized(lib.TensorRecord)
+            record = sized(_c.TensorInfo)
             call("plan_tensor", self._handle, number, index, c.byref(record))
             return record.data or 0
 
         def check() -> None:
             self.check()
-            if self.info.id != plan_id:
+            if self.info.id != planned:
                 raise FailedPrecondition(
                     "the plan was made anew, and addresses changed; ask for "
                     "the tensors again")
@@ -269,26 +271,26 @@ class Plan:
         return PlannedTensors(self, group, address_of, check)
 
     def check(self) -> None:
-        """Raises if what is computed under the plan may not be trusted. Call it
-        after synchronizing, before results are used."""
+        """Raises if results under the plan may be wrong. Call it after
+        synchronizing, before results are used."""
         call("plan_check", self._handle)
 
     def end_pass(self) -> bool:
-        """The end of a pass. True: the plan was made anew with the order that
-        was learned, and addresses changed."""
+        """Ends a pass. True: the plan was rebuilt with the learned order, and
+        addresses changed."""
         changed = c.c_int()
         call("plan_end_pass", self._handle, c.byref(changed))
         return bool(changed.value)
 
     def set_budget(self, budget: int) -> None:
-        """Makes the plan anew with another budget, between passes; addresses
-        change. On ResourceExhausted it stands as before."""
+        """Rebuilds the plan with another budget, between passes; addresses
+        change. ResourceExhausted leaves the plan unchanged."""
         call("plan_set_budget", self._handle, budget)
 
     def set_order(self, groups: Iterable[Group]) -> None:
-        """Makes the plan anew with another order, between passes; addresses
-        change, and nothing is learned any more. What is not in it is staged by
-        message. On ResourceExhausted it stands as before."""
+        """Rebuilds the plan with another order, between passes; addresses
+        change, and learning ends. Groups outside the order are staged by
+        message. ResourceExhausted leaves the plan unchanged."""
         indices = [self._index(group) for group in groups]
         if not indices:
             raise InvalidArgument("the order is empty")
@@ -304,8 +306,8 @@ class Plan:
 
     @property
     def info(self) -> PlanInfo:
-        """What the plan is by now."""
-        record = sized(lib.PlanInfoRecord)
+        """The plan's current facts."""
+        record = sized(_c.PlanInfo)
         call("plan_describe", self._handle, c.byref(record))
         return PlanInfo(**{field.name: getattr(record, field.name)
                            for field in dataclasses.fields(PlanInfo)
@@ -314,14 +316,14 @@ class Plan:
 
     @property
     def stats(self) -> PlanStats:
-        """What the plan has done so far."""
-        record = sized(lib.PlanStatsRecord)
+        """The plan's counters so far."""
+        record = sized(_c.PlanStats)
         call("plan_get_stats", self._handle, c.byref(record))
         return PlanStats(**{field.name: getattr(record, field.name)
                             for field in dataclasses.fields(PlanStats)})
 
     def _places_of(self, group: Group) -> dict[str, tuple[int, TensorInfo]]:
-        """Asked of libhoist once a group."""
+        """Asks libhoist once per group."""
         places = self._places.get(group.index)
         if places is None:
             places = {info.name: (index, info)

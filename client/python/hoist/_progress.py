@@ -1,4 +1,4 @@
-"""A bar for what takes long."""
+"""A progress bar for long operations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ log = logging.getLogger("hoist.nn")
 
 
 class Advance(Protocol):
-    """Takes bytes that are done, and what is to be said beside the bar."""
+    """Takes the number of finished bytes, and a note for the bar."""
 
     def __call__(self, nbytes: int, note: str = "") -> None: ...
 
@@ -19,11 +19,11 @@ class Advance(Protocol):
 @contextlib.contextmanager
 def progress_bar(progress: bool | None, what: str, total: int | None
                  ) -> Iterator[Advance]:
-    """Gives a function that takes bytes that are done.
+    """Yields a function that takes the number of finished bytes.
 
     progress: True, False, or None for a bar if stderr is a terminal; needs
-        tqdm. The standard log tells without it.
-    total: bytes; None: nobody knows yet.
+        tqdm. The standard log reports without it.
+    total: bytes; None: unknown so far.
     """
     if progress is None:
         progress = sys.stderr.isatty()

@@ -1,4 +1,4 @@
-"""Arrays and tensors on their way to hoistd."""
+"""Arrays and tensors for publication in hoistd."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ import dataclasses
 from typing import Any, Mapping
 
 from . import _dtypes
+from . import _c
 from ._errors import InvalidArgument
-from ._library import PublishTensor, text
+from ._library import text
 from ._surroundings import require
 
 
 def _is_torch(value: Any) -> bool:
-    # Without importing torch where nobody else has.
+    # Without the import of torch, if no other module needs it.
     return type(value).__module__.partition(".")[0] == "torch" or hasattr(
         value, "untyped_storage")
 
 
 @dataclasses.dataclass(frozen=True)
 class RawTensor:
-    """A tensor by what libhoist needs of it: for types that neither NumPy nor
-    torch may have here. Strides are in elements; `keep` owns the bytes."""
+    """A tensor by libhoist's facts: for types that neither NumPy nor torch may
+    have here. Strides are in elements; `keep` owns the bytes."""
 
     dtype: str  # safetensors' name, "BF16".
     shape: tuple[int, ...]
@@ -31,11 +32,11 @@ class RawTensor:
 
 
 class Publication:
-    """C records of tensors; keeps what they point at."""
+    """C records of tensors; keeps the referenced memory alive."""
 
     def __init__(self, tensors: Mapping[str, Any]) -> None:
         self._keep: list[Any] = []
-        self.records = (PublishTensor * len(tensors))()
+        self.records = (_c.PublishTensor * len(tensors))()
         for record, (name, value) in zip(self.records, tensors.items()):
             if isinstance(value, RawTensor):
                 self._keep.append(value)
@@ -46,7 +47,7 @@ class Publication:
             else:
                 self._fill(record, name, *self._of_numpy(value))
 
-    def _fill(self, record: PublishTensor, name: str, dtype: str,
+    def _fill(self, record: _c.PublishTensor, name: str, dtype: str,
               shape: Any, strides: Any, address: int) -> None:
         rank = len(shape)
         record.name = text(name)
@@ -61,8 +62,8 @@ class Publication:
         import numpy as np
         array = np.asarray(value)
         item = array.itemsize
-        # NumPy may step backwards, by parts of an element, or in the other
-        # byte order; hoist's strides count elements forwards.
+        # NumPy's strides may be negative or fractions of an element, and its
+        # byte order foreign; hoist's strides count elements forwards.
         if not array.dtype.isnative or any(
                 s < 0 or s % item for s in array.strides):
             array = np.array(array, array.dtype.newbyteorder("="), order="C")

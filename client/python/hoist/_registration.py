@@ -1,4 +1,4 @@
-"""Files on their way to hoistd, and what their tensors are to be."""
+"""Files for registration in hoistd, and the tensors to make from them."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import dataclasses
 import os
 from typing import Any, Literal, Mapping, Sequence, Union
 
-from . import _library as lib
+from . import _c
 from ._errors import InvalidArgument
 from ._library import READERS, choice, sized, text
 
 Groups = Union[Literal["block", "module", "whole"],
                Mapping[str, Sequence[str]]]
 
-_RULES = {"block": 1, "module": 2, "whole": 3}
-_EXPLICIT = 4
+_RULES = {"block": _c.GROUPS_BLOCK, "module": _c.GROUPS_MODULE,
+          "whole": _c.GROUPS_WHOLE}
 
 
 class Runs(tuple[str, int, int]):
     """A part of a Joined: `times` runs of a file's tensor, each of `size`
-    bytes, `stride` bytes from one's first to the next one's; the first is at
-    `offset`. Such are the columns of a matrix that one of several workers has.
+    bytes, `stride` bytes apart from start to start; the first is at `offset`.
+    One worker's columns of a sharded matrix, for example.
     """
 
     times: int
@@ -45,12 +45,12 @@ class Runs(tuple[str, int, int]):
 
 @dataclasses.dataclass(frozen=True)
 class Joined:
-    """A tensor that the files hold in parts: its bytes are theirs, end to end,
-    its type theirs.
+    """A tensor that the files hold in parts: the parts' bytes, end to end, and
+    the parts' type.
 
     shape: in elements of that type.
-    parts: a file's tensor each, or (tensor, offset, size), in bytes; size 0:
-        up to the tensor's end; or Runs. A name alone is the one part.
+    parts: each a file's tensor, or (tensor, offset, size) in bytes, where size
+        0 means up to the tensor's end, or Runs. A name alone is the one part.
     """
 
     shape: tuple[int, ...]
@@ -58,11 +58,11 @@ class Joined:
 
 
 class Registration:
-    """The C options; keeps what they point at."""
+    """The C options; keeps the referenced memory alive."""
 
     def __init__(self, path: str | os.PathLike[str], name: str, groups: Groups,
                  joined: Mapping[str, Joined], readers: str | None) -> None:
-        self.options = options = sized(lib.RegisterOptions)
+        self.options = options = sized(_c.RegisterOptions)
         options.name = text(name)
         options.path = text(path)
         options.readers = choice(READERS, "readers", readers)
@@ -78,8 +78,8 @@ class Registration:
                   for name, one in groups.items()}
         if not groups:
             raise InvalidArgument("groups is empty")
-        self.options.grouping = _EXPLICIT
-        specs = (lib.GroupSpec * len(groups))()
+        self.options.grouping = _c.GROUPS_EXPLICIT
+        specs = (_c.GroupSpec * len(groups))()
         for spec, (group, tensors) in zip(specs, groups.items()):
             spec.name = text(group)
             spec.tensors = (c.c_char_p * len(tensors))(
@@ -90,10 +90,10 @@ class Registration:
 
 
 def _joined_tensors(joined: Mapping[str, Joined]) -> Any:
-    records = (lib.JoinedTensor * len(joined))()
+    records = (_c.JoinedTensor * len(joined))()
     for record, (name, one) in zip(records, joined.items()):
         wanted = [one.parts] if isinstance(one.parts, str) else one.parts
-        parts = (lib.JoinedPart * len(wanted))()
+        parts = (_c.JoinedPart * len(wanted))()
         for part, given in zip(parts, wanted):
             tensor, offset, size = (given, 0, 0) if isinstance(
                 given, str) else given

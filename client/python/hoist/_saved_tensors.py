@@ -1,25 +1,25 @@
-"""What autograd keeps for a backward: one rule for all that have a say in it.
+"""Tensors that autograd saves for backward: one rule for all interested parts.
 
-torch calls the innermost pair of saved-tensor hooks, and no other. So whatever
-of this package has a say pushes its pair here, and a tensor that is saved is
-offered in this order:
+torch calls the innermost pair of saved-tensor hooks, and no other. So each part
+of this package pushes its pair here, and each saved tensor is offered in this
+order:
 
-    claimers     of weights whose memory holds others by then (hoist.nn): they
-                 name what brings the bytes again;
-    a checkpoint that is around the pair: what is dropped, and computed again,
-                 needs no other place;
+    claimers     for weights whose memory will hold others by backward
+                 (hoist.nn): they return a function that brings the bytes back;
+    a checkpoint around the pair: it drops the tensor and computes it again, so
+                 no other place is needed;
     the pair     that was pushed, unless it passes;
     its outer    the pair that was innermost when it was pushed: torch's
-                 save_on_cpu, anybody's, or one of these;
+                 save_on_cpu, a third party's, or one of these;
     nobody       the tensor is kept as it is.
 
-So pairs nest in any order, and each does what it does alone. Where hooks stand
-torch does not look whether a tensor was changed after it was saved; here it is
-looked at of what is kept and of what a pair of this package has taken. A
-checkpoint compares what its region saves with what it saves when it is run
-again, so it has a stand-in for what is claimed.
+So pairs nest in any order, and each behaves as it does alone. Under hooks torch
+does not check whether a saved tensor was modified; this module checks tensors
+that it keeps, or that a pair of this package took. A checkpoint compares the
+tensors that its region saves with those of the recomputation, so it gets a
+stand-in for a claimed weight.
 
-Threads: any; a thread's pairs are its own, claimers are everybody's.
+Threads: any; a thread's pairs are its own, claimers are global.
 """
 
 from __future__ import annotations
@@ -32,37 +32,37 @@ from typing import Any, Callable, Iterator, Optional, Protocol
 import torch
 from torch.utils._pytree import tree_map_only
 
-# What gives the tensor's bytes again, on the current stream; None: not claimed.
+# Returns the tensor's bytes again, on the current stream; None: not claimed.
 Claim = Callable[[torch.Tensor], Optional[Callable[[], torch.Tensor]]]
 
-# Given back by a Packer that leaves a tensor to the pair around it.
+# Returned by a Packer that leaves a tensor to the pair around it.
 PASS = object()
 
 
 class Packer(Protocol):
-    """One who has a say in what becomes of tensors that are saved.
+    """Decides where saved tensors are kept.
 
-    Threads: `unpack` is called by the engine's, several at once.
+    Threads: autograd's threads call `unpack`, several at once.
     """
 
     def pack(self, tensor: torch.Tensor) -> Any:
-        """What is kept in the tensor's stead, which must not refer to it; PASS:
-        it is left to the pair around this one. Gradients are off."""
+        """The replacement to keep, which must not refer to the tensor; PASS
+        leaves it to the pair around this one. Gradients are off."""
 
     def unpack(self, packed: Any) -> torch.Tensor:
-        """Its bytes, shape, type and strides again, for what is put on the
-        current stream; more than once, where a graph is retained."""
+        """The same bytes, shape, type and strides, for later work on the
+        current stream; more than once if a graph is retained."""
 
 
 class Pair:
-    """A pair of hooks on this thread's stack of them, which `push` made."""
+    """A pair of hooks on this thread's stack of hooks, made by `push`."""
 
     __slots__ = ("_packer", "_outer", "_checkpoint")
 
     def __init__(self, packer: Packer | None, outer: Any) -> None:
         self._packer = packer
         self._outer = outer
-        # The innermost around it, with nobody's in between.
+        # The innermost one around it, with only Pairs in between.
         self._checkpoint: Any = None
         if outer is not None:
             if isinstance(outer[0], Pair):
@@ -85,8 +85,8 @@ class Pair:
         return self._offer(tensor)
 
     def remove(self) -> None:
-        """Wherever on the stack it is by now: what was pushed after it may not
-        have been taken off. Again, or from another thread: nothing happens."""
+        """Removes the pair from any depth of the stack: later pairs may still
+        be on it. Idempotent; no effect from another thread."""
         later = []
         while (top := _top()) is not None:
             torch._C._autograd._pop_saved_tensors_default_hooks()
@@ -112,10 +112,10 @@ class Pair:
 
 
 def push(packer: Packer | None = None) -> Pair | None:
-    """From here on this thread's saved tensors come here, until `remove`.
+    """Routes this thread's saved tensors through here, until `remove`.
 
-    packer: None: for claimers alone. None is returned where the caller, or a
-    transform of functorch's, has forbidden hooks: nothing is pushed.
+    packer: None: for claimers only. Returns None, and pushes nothing, if the
+    caller or a functorch transform has disabled hooks.
     """
     autograd: Any = torch._C._autograd
     if not autograd._saved_tensors_hooks_is_enabled():
@@ -140,7 +140,7 @@ _claimers: tuple[Claim, ...] = ()
 
 
 def add_claimer(claim: Claim) -> None:
-    """From now on whatever pair is pushed asks it first, of each tensor, with
+    """From now on each pushed pair asks it first, for each tensor, with
     gradients off. It is kept until `remove_claimer`."""
     global _claimers
     _claimers = (*_claimers, claim)
@@ -152,7 +152,7 @@ def remove_claimer(claim: Claim) -> None:
 
 
 def _top() -> Any:
-    """The innermost pair of this thread's."""
+    """This thread's innermost pair."""
     return torch._C._autograd._top_saved_tensors_default_hooks(True)
 
 
@@ -162,9 +162,9 @@ def _unpack(packed: Any) -> torch.Tensor:
 
 
 class _StandIn(torch.Tensor):
-    """What a checkpoint has of a weight that is claimed: nothing but what it
-    compares. A checkpoint hands it out where the weight was not claimed in its
-    first run, as it stayed where it was; so whatever uses it brings the bytes.
+    """A checkpoint's replacement for a claimed weight: only the facts that the
+    checkpoint compares. The checkpoint may return it for a weight that was not
+    claimed in its first run, being resident; each use then brings the bytes.
     """
 
     _bring: Callable[[], torch.Tensor]
@@ -191,12 +191,12 @@ class _StandIn(torch.Tensor):
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Its bytes and strides are all that it is."""
+    """Whether bytes and strides are all of the tensor's state."""
     return (type(tensor) in (torch.Tensor, torch.nn.Parameter)
             and tensor.layout is torch.strided and not tensor.is_quantized)
 
 
-# What a graph has in the place of a tensor.
+# A graph's replacements for a tensor.
 
 
 class _Claimed:
@@ -239,7 +239,7 @@ class _Kept:
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._version = _Version(tensor, alias=False)
-        # Of a graph, or the tensor and its graph would keep each other.
+        # Detached from the graph, which would otherwise form a cycle with it.
         self._tensor = tensor.detach() if tensor.requires_grad else tensor
         self._version.of = self._tensor
 
@@ -249,18 +249,18 @@ class _Kept:
 
 
 class _Version:
-    """Which version of a tensor was saved.
+    """The version of a tensor when it was saved.
 
-    What shares a tensor's version counter need not share its memory: `of` is an
-    alias without any, so that nothing is kept for the check alone. And what a
-    backward is given shares it, too, as without hooks: a function that writes
-    to it there is found by whoever saved the tensor beside it.
+    Tensors can share a version counter without sharing memory: `of` is an alias
+    without memory, so the check alone keeps no bytes. A tensor returned to
+    backward shares the counter too, as it does without hooks: if a function
+    writes to it, others that saved the tensor detect that.
     """
 
     __slots__ = ("of", "_saved", "_what")
 
     def __init__(self, tensor: torch.Tensor, alias: bool = True) -> None:
-        """alias: else the caller says of what."""
+        """alias: False: the caller sets `of`."""
         self._saved = tensor._version
         node = tensor.grad_fn
         plain = is_plain(tensor)
@@ -274,11 +274,11 @@ class _Version:
             self.of = tensor.detach()
             self.of.data = torch.empty(0, dtype=tensor.dtype,
                                        device=tensor.device)
-        else:  # A wrapper, or sparse: there is no alias without its memory.
+        else:  # A wrapper, or sparse: no alias without memory is possible.
             self.of = weakref.ref(tensor)
 
     def shared_by(self, back: torch.Tensor) -> torch.Tensor:
-        """The same bytes; who writes to them makes a new version."""
+        """The same bytes; a write to them advances the version."""
         if not isinstance(self.of, torch.Tensor) or not is_plain(back):
             return back
         made: torch.Tensor = self.of.detach()
@@ -286,7 +286,7 @@ class _Version:
         return made
 
     def check(self) -> None:
-        """RuntimeError, as torch raises it: it was changed since."""
+        """RuntimeError, as torch's: the tensor was modified since."""
         of = self.of() if isinstance(self.of, weakref.ref) else self.of
         if of is None or of._version == self._saved:
             return

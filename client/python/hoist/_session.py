@@ -10,15 +10,16 @@ import threading
 from typing import (TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping,
                     Sequence)
 
+from . import _c
 from . import _library as lib
-from ._berth import Berth
-from ._berth import create as create_berth
 from ._errors import HoistError, InvalidArgument, NotFound
+from ._fixed_mapping import FixedMapping
+from ._fixed_mapping import create as create_mapping
 from ._host_image import HostImage
 from ._in_place import InPlace, InPlaceTensor
 from ._in_place import create as create_in_place
-from ._library import (READERS, ask, call, choice, make, milliseconds, sized,
-                       text)
+from ._library import (DEVICE_KINDS, READERS, ask, call, choice, make,
+                       milliseconds, sized, text)
 from ._model import Group, Model, TensorInfo
 from ._plan import Plan, PlanTerms, write_terms
 from ._publish import Publication
@@ -28,13 +29,14 @@ from ._tensor import Tensor
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-_TIERS = {"device": 1, "host": 2, "disk": 3}
-_KINDS = {1: "emulated", 2: "cuda"}
+_TIERS = {"device": _c.TIER_DEVICE, "host": _c.TIER_HOST,
+          "disk": _c.TIER_DISK}
+_KINDS = {number: name for name, number in DEVICE_KINDS.items()}
 
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-    """One of the node's devices, by hoistd's own number."""
+    """One of the node's devices, by hoistd's number."""
 
     index: int
     kind: str  # "emulated" or "cuda".
@@ -44,14 +46,14 @@ class Device:
 
 
 def forget(model: Model | str, *, session: Session | None = None) -> None:
-    """Drops a model of this user's from hoistd, in every tier.
+    """Drops a model of this user from hoistd, in every tier.
 
-    model: it, or its name; "Class-..." is what attach calls a module's weights
+    model: the model or its name; attach names a module's weights "Class-..."
         (`Model.name`, and `hoistctl models`).
     session: None: one for this call, as connect() finds hoistd.
 
-    FailedPrecondition: somebody uses it. PermissionDenied: another user's.
-    NotFound: there is no such model.
+    FailedPrecondition: the model is in use. PermissionDenied: it belongs to
+    another user. NotFound: there is no such model.
     """
     if session is None:
         with connect() as own:
@@ -67,16 +69,16 @@ def connect(socket: str | os.PathLike[str] | None = None, *,
 
     socket: its socket; None: $HOIST_SOCKET, else this user's own hoistd
         (`hoistd --user`), if it answers, else /run/hoist/hoistd.sock.
-    name: what `hoistctl sessions` shows; None: $HOIST_CLIENT_NAME, else the
-        name of the script or module that runs.
-    device_budget: bytes that may be leased at once on a device; 0: no limit.
-    connect_deadline: seconds to try again while no hoistd listens.
-    call_deadline: seconds that a call without a deadline of its own may take.
+    name: for `hoistctl sessions`; None: $HOIST_CLIENT_NAME, else the name of
+        the running script or module.
+    device_budget: maximum bytes leased at once per device; 0: no limit.
+    connect_deadline: seconds of retries while no hoistd listens.
+    call_deadline: maximum seconds of a call without its own deadline.
     """
     if socket is None:
-        # So that Session.reconnect looks where this did.
+        # So that Session.reconnect uses the same socket.
         socket = os.environ.get("HOIST_SOCKET") or None
-    options = sized(lib.ConnectOptions)
+    options = sized(_c.ConnectOptions)
     options.socket_path = None if socket is None else text(socket)
     options.client_name = text(_program_name() if name is None else name)
     options.device_budget_bytes = device_budget
@@ -91,9 +93,10 @@ def connect(socket: str | os.PathLike[str] | None = None, *,
 class Session:
     """A connection with hoistd; closing it releases all its leases.
 
-    hoistd's end is the session's: from then on calls raise Unavailable, and
-    what was leased may not be used any more. Any thread may use it; a stage that waits holds up no other. In the child of
-    a fork it raises FailedPrecondition: connect again there.
+    The session ends with hoistd: from then on calls raise Unavailable, and
+    leased memory is void. Any thread may use it; a waiting stage delays no
+    other call. FailedPrecondition: in the child of a fork; connect again
+    there.
     """
 
     def __init__(self, handle: c.c_void_p,
@@ -104,12 +107,12 @@ class Session:
         self._succession = threading.Lock()
         self._free = lib.load().hoist_session_free
         self.id: int = ask("session_id", handle)  # hoistd's number of it.
-        # hoistd's, "0.1.0".
+        # hoistd's version, "0.1.0".
         self.daemon_version: str = ask("session_daemon_version",
                                        handle).decode()
         self.devices: list[Device] = []  # hoistd's.
         for index in range(ask("session_device_count", handle)):
-            info = sized(lib.DeviceInfo)
+            info = sized(_c.DeviceInfo)
             call("session_device", handle, index, c.byref(info))
             self.devices.append(Device(info.index, _KINDS[info.kind],
                                        info.name.decode(), bytes(info.uuid),
@@ -127,20 +130,19 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """Releases all leases: no view of them may be used any more."""
+        """Releases all leases; their views become invalid."""
         ask("session_close", self._handle)
 
     def check(self) -> None:
-        """Raises what makes every further call fail, if anything does:
-        Unavailable where hoistd has ended it, FailedPrecondition where it was
-        closed, or the process is a fork. Sends no message."""
+        """Raises the error that further calls would raise: Unavailable after
+        hoistd's end, FailedPrecondition after close() or in a fork. Sends no
+        message."""
         call("session_check", self._handle)
 
     def reconnect(self) -> Session:
-        """A session with the hoistd that listens now where this one's did: this
-        one while it lives, else one for all who ask, made by the first. Models,
-        leases and plans of this one are none of its. Unavailable: nobody
-        listens; ask again."""
+        """A session with the hoistd at the same socket: this one while it
+        lives, else a new one that all callers share, without this one's models,
+        leases and plans. Unavailable: no hoistd listens; call again."""
         try:
             self.check()
             return self
@@ -157,9 +159,9 @@ class Session:
         """Registers a safetensors file, or a folder of them, or attaches.
 
         groups: "block", "module", "whole", or {group: [tensor, ...]}.
-        readers: "owner", "everyone"; None: as hoistd is configured.
-        joined: tensors by name that the files hold in parts. They are in a
-            group each; their parts are in none.
+        readers: "owner", "everyone"; None: hoistd's default.
+        joined: by name, tensors that the files hold in parts. Each is a group
+            of its own; their parts are in no group.
         """
         if name is None:
             name = _model_name(os.fspath(path))
@@ -171,19 +173,17 @@ class Session:
                 of_session: bool = False,
                 content: bytes | None = None) -> Model:
         """Adds one group of NumPy arrays or CPU tensors to a published model,
-        which is made if need be. Their bytes are copied before this returns;
-        tensors that share memory are stored once.
+        which is made if it does not exist. The bytes are copied before this
+        returns; tensors that share memory are stored once.
 
         deadline: seconds to wait for space on the host.
-        of_session: the model ends with this session, whatever ends that, and
-            is its user's alone; it is called "@42/MODEL", where 42 is the
-            session.
-        content: 32 bytes that the group must be, as Group.content says it.
-            DataLoss: hoistd found something else, and kept nothing of it.
+        of_session: the model ends with this session, and is private to its
+            user; its name is "@42/MODEL", where 42 is the session.
+        content: the expected Group.content, 32 bytes. DataLoss: hoistd computed
+            another, and kept nothing.
         """
-        _check_content(content)
         publication = Publication(tensors)
-        options = sized(lib.PublishOptions)
+        options = sized(_c.PublishOptions)
         options.model = text(model)
         options.group = text(group)
         options.tensors = publication.records
@@ -191,33 +191,29 @@ class Session:
         options.readers = choice(READERS, "readers", readers)
         options.deadline_ms = max(1, milliseconds(deadline))
         options.of_session = of_session
-        expected = None if content is None else c.create_string_buffer(
-            content, 32)
-        options.content = None if expected is None else c.cast(
-            expected, c.c_char_p)
+        options.content = None if content is None else _digest(content)
         return self._model("publish_group", c.byref(options))
 
     def model(self, name: str) -> Model:
-        """A model that was registered or published before.
+        """A model that was registered or published earlier.
 
-        "llama" is this user's, or else root's; "1000:llama" is user 1000's,
-        whose weights are what that user made them.
+        "llama" is this user's, or else root's; "1000:llama" is user 1000's, who
+        vouches for the weights. DataLoss: groups were lost when hoistd started;
+        the text has their number, and the remedy.
         """
         return self._model("describe_model", text(name))
 
     def find_content(self, content: bytes) -> Model:
-        """A published model of this content, whoever published it: this
-        user's, else root's, else one that everyone may read. hoistd hashed its
-        bytes itself. NotFound: there is none.
+        """A published model of this content: this user's, else root's, else one
+        that everyone may read. hoistd hashed its bytes itself. NotFound: there
+        is none.
 
-        content: 32 bytes, a SHA-256; of what, says
-            daemon/model/published_group.h.
+        content: a SHA-256, 32 bytes, as daemon/model/published_group.h defines.
         """
-        _check_content(content)
-        return self._model("find_content", c.create_string_buffer(content, 32))
+        return self._model("find_content", _digest(content))
 
     def forget(self, model: Model) -> None:
-        """Drops a model of this user's in every tier; its name is free then.
+        """Drops a model of this user in every tier, and frees its name.
 
         FailedPrecondition: it is in use. PermissionDenied: another user's.
         """
@@ -229,9 +225,9 @@ class Session:
 
     def stage(self, group: Group, *, device: int = 0,
               deadline: float = 30.0) -> Lease:
-        """Waits until the group can be used on the device.
+        """Waits until the group is usable on the device.
 
-        deadline: seconds to wait for space; 0: refuse at once.
+        deadline: seconds to wait for space; 0: fail at once.
         """
         handle = make("stage", "lease_free", self._handle,
                       group.model._handle, group.index, device,
@@ -240,7 +236,7 @@ class Session:
 
     def host_image(self, group: Group) -> HostImage:
         """Reserves addresses of this process for the group's bytes, which
-        HostImage.load brings; no byte is read and no memory taken yet."""
+        HostImage.load brings; reads no byte and takes no memory yet."""
         handle = c.c_void_p()
         call("host_image_create", self._handle, group.model._handle,
              group.index, c.byref(handle))
@@ -248,13 +244,13 @@ class Session:
 
     def prefetch(self, groups: Group | Iterable[Group], *,
                  tier: str = "device", device: int = 0) -> None:
-        """Asks for groups of one model, in order of first need; returns when
+        """Requests groups of one model, in order of first use; returns when
         they are queued.
 
-        tier: "device", "host"; or "disk", of a model that ends with this
-            session: they leave the host, and come back when they are asked
-            for. PermissionDenied: it does not end with it. FailedPrecondition:
-            some stay there, being in use, or as they cannot be written.
+        tier: "device", "host"; or "disk", for a model that ends with this
+            session: its groups leave the host, and return on request.
+            PermissionDenied: it does not end with it. FailedPrecondition: some
+            groups stay, being in use or not writable.
         """
         wanted = [groups] if isinstance(groups, Group) else list(groups)
         if wanted:
@@ -262,7 +258,7 @@ class Session:
                  choice(_TIERS, "tier", tier), device)
 
     def set_order(self, groups: Iterable[Group]) -> None:
-        """The order in which this session stages the groups, over and over."""
+        """Sets the order in which this session stages the groups, in a loop."""
         wanted = list(groups)
         if not wanted:
             raise InvalidArgument("the order is empty; see clear_order")
@@ -272,16 +268,16 @@ class Session:
                  order: Iterable[Group] | None = None, device: int = 0,
                  deadline: float = 30.0, learn: bool = False,
                  **terms: Unpack[PlanTerms]) -> Plan:
-        """Stages the model's groups in order, over and over, in a budget.
+        """Stages the model's groups in a cyclic order, within a budget.
 
-        budget: bytes of device memory; 0: as much as can be promised.
+        budget: bytes of device memory; 0: the most that can be reserved.
         order: of one pass, may repeat groups; None: learned from the first.
-        deadline: seconds to wait for space; 0: refuse at once.
-        learn: `order` serves only until the first Plan.end_pass, which ends
-            the pass that the order is learned from.
+        deadline: seconds to wait for space; 0: fail at once.
+        learn: `order` is valid only until the first Plan.end_pass; the order is
+            then learned from that pass.
         terms: see PlanTerms.
         """
-        options = sized(lib.PlanOptions)
+        options = sized(_c.PlanOptions)
         options.device = device
         options.budget_bytes = budget
         if order is not None:
@@ -299,53 +295,53 @@ class Session:
         return Plan(self, model, handle)
 
     def check_in_place(self) -> None:
-        """Unimplemented: this hoistd has nothing that is read in place, and
-        why."""
+        """Unimplemented: this hoistd has no zero-copy memory; says why."""
         call("session_has_in_place", self._handle)
 
     def in_place(self, model: Model, tensors: Mapping[str, InPlaceTensor], *,
                  hot_bytes: int = 0, device: int = 0, deadline: float = 60.0,
                  counts: tuple[int, int] | None = None,
                  keep: object = None) -> InPlace:
-        """Tensors that the device reads where they lie, in pieces of which the
-        most touched are in its own memory.
+        """Zero-copy tensors in pieces, the most touched of which are cached in
+        device memory.
 
-        tensors: by name, what each is made of.
-        hot_bytes: of device memory, for hot pieces.
-        deadline: seconds for all pieces to come to the host.
+        tensors: by name, their parts.
+        hot_bytes: device memory for hot pieces.
+        deadline: seconds for all pieces to arrive on the host.
             They become hot and cold in InPlace.begin, and in advance.
-        counts: address and length of uint32 on the device, to which whoever
-            touches a unit adds; None: InPlace.touch tells. `keep` is kept for
-            as long as they are read.
+        counts: device address and length of a uint32 array, which counts
+            touches by unit; None: InPlace.touch reports them. `keep` stays
+            alive while they are read.
 
-        Unimplemented: this hoistd has nothing that is read in place, and why.
-        ResourceExhausted: it has not enough (host.in_place in hoistd.toml).
+        Unimplemented: this hoistd has no zero-copy memory; says why.
+        ResourceExhausted: it has too little (host.in_place in hoistd.toml).
         """
         return create_in_place(self, model, tensors, hot_bytes=hot_bytes,
                                device=device, deadline=deadline,
                                counts=counts, keep=keep)
 
-    def berth(self, groups: Iterable[Group], *, device: int = 0) -> Berth:
-        """Reserves addresses of this process for groups of one model, which
-        Berth.fill binds to them; nothing is staged yet."""
-        return create_berth(self, list(groups), device)
+    def fixed_mapping(self, groups: Iterable[Group], *,
+                      device: int = 0) -> FixedMapping:
+        """Reserves addresses of this process for groups of one model, to which
+        FixedMapping.fill binds them; stages nothing yet."""
+        return create_mapping(self, list(groups), device)
 
     def done_with(self, model: Model) -> None:
-        """Whoever has this object is done with the model, and so is the session
-        once nothing else of it is held: no other Model, lease, plan or host
-        image. hoistd then makes room with it first where it needs some, and a
-        published one that nobody uses is forgotten. A Model that is dropped
-        without a word leaves it used until the session ends."""
+        """Declares that this Model object needs the model no more. The session
+        is done with it once no other Model, lease, plan or host image of it is
+        left. The model is then the first eviction victim; an unused published
+        one is forgotten. A silently dropped Model stays in use until the
+        session ends."""
         call("done_with_model", self._handle, model._handle)
 
     def clear_order(self, model: Model) -> None:
-        """No order any more; and this session is done with the model until it
-        asks for it again, whatever is held of it: see done_with."""
+        """Drops the order. The session is done with the model until its next
+        request, regardless of its holdings: see done_with."""
         call("set_order", self._handle, model._handle, None, 0)
 
 
 def _program_name() -> str:
-    """As a person would call it: every worker's program is "python"."""
+    """A recognisable name, as every worker's program is "python"."""
     given = os.environ.get("HOIST_CLIENT_NAME")
     if given:
         return given
@@ -353,20 +349,21 @@ def _program_name() -> str:
     base = os.path.basename(script)
     if base == "__main__.py":  # python -m package
         base = os.path.basename(os.path.dirname(os.path.abspath(script)))
-    # Nothing was run by name: python -c, or an interpreter within a program.
+    # No program name: python -c, or an embedded interpreter.
     return base[:64] if base not in ("", "-c", "-") else "python"
 
 
 def _model_name(path: str) -> str:
-    """The folder's name, or the file's without its ending."""
+    """The folder's name, or the file's without its extension."""
     base = os.path.basename(os.path.abspath(path))
     return base.removesuffix(".safetensors")
 
 
-def _check_content(content: bytes | None) -> None:
-    if content is not None and len(content) != 32:
+def _digest(content: bytes) -> c.Array[c.c_uint8]:
+    if len(content) != 32:
         raise InvalidArgument(
             f"content has {len(content)} bytes; a SHA-256 has 32")
+    return (c.c_uint8 * 32).from_buffer_copy(content)
 
 
 def _indices(groups: list[Group]) -> tuple[Any, Any, int]:
@@ -380,8 +377,8 @@ def _indices(groups: list[Group]) -> tuple[Any, Any, int]:
 class Lease(Mapping[str, Tensor]):
     """The right to use a group's tensors until release: a mapping by name.
 
-    As a context manager it releases at the end. Without, it is released when
-    it and all its views are gone.
+    A context manager releases it at the end of its block. Otherwise it is
+    released when the lease and all its views are gone.
     """
 
     def __init__(self, session: Session, group: Group,
@@ -392,7 +389,7 @@ class Lease(Mapping[str, Tensor]):
         self.group = group
         self.id: int = ask("lease_id", handle)  # hoistd's number of it.
         self.nbytes: int = ask("lease_bytes", handle)  # Of the image.
-        # Nothing had to be copied for it.
+        # True: nothing was copied for it.
         self.was_resident = bool(ask("lease_was_resident", handle))
         # hoistd's number of it.
         self.device: int = ask("lease_device", handle)
@@ -414,23 +411,26 @@ class Lease(Mapping[str, Tensor]):
         self.release()
 
     def release(self) -> None:
-        """Gives the group back. Work that reads it must have finished, and its
-        views must not be used any more."""
+        """Releases the group. Work that reads it must have finished; its views
+        become invalid."""
         call("lease_release", self._handle)
 
     def check(self) -> None:
         """Raises if the tensors may not be read: released, closed, forked, or
-        hoistd is gone."""
+        hoistd has ended."""
         call("lease_check", self._handle)
 
     @property
     def address(self) -> int:
-        """Of the image's first byte on the device; 0 if it may not be read, or
-        is empty."""
-        return ask("lease_data", self._handle) or 0
+        """The device address of the image's first byte; 0: it is empty. Raises
+        as `check` does."""
+        address: int = ask("lease_data", self._handle) or 0
+        if not address and self.nbytes:
+            self.check()
+        return address
 
     def __getitem__(self, name: str) -> Tensor:
-        record = sized(lib.TensorRecord)
+        record = sized(_c.TensorInfo)
         call("lease_find_tensor", self._handle, text(name), c.byref(record))
         return Tensor(self, TensorInfo.of_record(record), record.data or 0)
 

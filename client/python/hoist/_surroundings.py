@@ -1,4 +1,4 @@
-"""What is installed here besides hoist: the one place that asks."""
+"""Finds installed packages: the one place that does."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from ._errors import MissingExtra
 
 
 def is_installed(name: str) -> bool:
-    """Whether `import name` gives the package. A mere folder of that name on
-    the path, which Python imports as an empty package, is none."""
+    """Whether `import name` gives the package. A bare folder of that name on
+    the path, which Python imports as an empty package, does not count."""
     if name not in sys.modules:
         spec = importlib.util.find_spec(name)
         return spec is not None and spec.origin is not None
     module = sys.modules[name]
-    if module is None:  # Somebody forbids it.
+    if module is None:  # Its import was blocked.
         return False
     is_folder = hasattr(module, "__path__") and (
         getattr(module, "__file__", None) is None)
@@ -25,7 +25,7 @@ def is_installed(name: str) -> bool:
 def require(name: str, asked: str) -> None:
     """MissingExtra: the package is not installed, but `asked` needs it.
 
-    name: of the package, and of the extra that brings it.
+    name: of the package, and of the extra that installs it.
     """
     if not is_installed(name):
         raise MissingExtra(f"{asked} needs {name}; install it: pip install "

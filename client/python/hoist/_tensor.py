@@ -1,4 +1,4 @@
-"""A leased tensor as NumPy or PyTorch see it, without a copy."""
+"""Leased tensors as NumPy arrays or PyTorch tensors, without a copy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ctypes as c
 import functools
 from typing import TYPE_CHECKING, Any, Protocol
 
-from . import _dtypes
+from . import _c, _dtypes
 from ._errors import FailedPrecondition, InvalidArgument
 from ._model import TensorInfo
 from ._surroundings import require
@@ -15,14 +15,12 @@ if TYPE_CHECKING:
     import numpy
     import torch
 
-_CUDA = 2
-
 
 class _CudaBytes:
     """A device range that torch.as_tensor takes without a copy.
 
-    The mapping is read-only, and a write to it fails in the kernel that does
-    it; but torch refuses objects that say so.
+    The mapping is read-only, and a write faults in its kernel; but torch
+    rejects objects that declare themselves read-only.
     """
 
     def __init__(self, address: int, size: int, keep: object) -> None:
@@ -33,7 +31,7 @@ class _CudaBytes:
 
 
 class HasDevice(Protocol):
-    """What a tensor asks of the lease, plan or image that it is a view of."""
+    """A tensor's owner: a lease, a plan or an image."""
 
     device_kind: int
     device_uuid: bytes
@@ -45,9 +43,9 @@ class HasDevice(Protocol):
 class Tensor:
     """A view of a tensor in a lease, or of a group under a plan.
 
-    What numpy() and torch() return keeps the lease from being dropped, but an
-    explicit release ends it for them too. They are read-only: on an emulated
-    device a write through torch() ends the process with SIGSEGV.
+    Results of numpy() and torch() keep the lease alive, but an explicit release
+    invalidates them too. They are read-only: on an emulated device a write
+    through torch() ends the process with SIGSEGV.
     """
 
     def __init__(self, lease: HasDevice, info: TensorInfo,
@@ -58,12 +56,12 @@ class Tensor:
 
     @property
     def name(self) -> str:
-        """In the model."""
+        """The tensor's name in the model."""
         return self.info.name
 
     @property
     def dtype(self) -> str:
-        """safetensors' name of it, "BF16"."""
+        """safetensors' name of its type, "BF16"."""
         return self.info.dtype
 
     @property
@@ -73,17 +71,17 @@ class Tensor:
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """In elements."""
+        """The strides in elements."""
         return self.info.strides
 
     @property
     def nbytes(self) -> int:
-        """That the elements span."""
+        """The bytes that the elements span."""
         return self.info.nbytes
 
     @property
     def address(self) -> int:
-        """Of the first element on the lease's device; 0 if there is none."""
+        """The first element's address on the lease's device; 0: no elements."""
         self._lease.check()
         return self._address
 
@@ -91,9 +89,9 @@ class Tensor:
         return f"<hoist.Tensor {self.name!r} {self.dtype} {self.shape}>"
 
     def _bytes(self) -> Any:
-        """Host memory that keeps the lease; for emulated devices."""
+        """Host memory that keeps the lease alive; for emulated devices."""
         self._lease.check()
-        if self._lease.device_kind == _CUDA:
+        if self._lease.device_kind == _c.DEVICE_CUDA:
             raise InvalidArgument(
                 f'tensor "{self.name}" is in GPU memory; use .torch()')
         memory: Any = (c.c_uint8 * self.nbytes).from_address(self._address or 1)
@@ -101,9 +99,9 @@ class Tensor:
         return memory
 
     def numpy(self) -> numpy.ndarray:
-        """A read-only array. Types that NumPy lacks come as ml_dtypes' where
-        that is installed, else as unsigned integers of their bits; sub-byte
-        types as the flat bytes."""
+        """A read-only array. Types that NumPy lacks are ml_dtypes' if that is
+        installed, else unsigned integers of their bits; sub-byte types are
+        flat bytes."""
         require("numpy", "hoist.Tensor.numpy")
         import numpy as np
         dtype = _dtypes.numpy_dtype(self.dtype)
@@ -127,7 +125,7 @@ class Tensor:
         dtype = _dtypes.torch_dtype(self.dtype)
         flat = self.dtype in _dtypes.SUB_BYTE or (
             dtype == torch.uint8 and self.dtype != "U8")
-        cuda = self._lease.device_kind == _CUDA
+        cuda = self._lease.device_kind == _c.DEVICE_CUDA
         if self.nbytes == 0:
             self._lease.check()
             device = _cuda_device(self._lease.device_uuid) if cuda else "cpu"
@@ -147,7 +145,7 @@ class Tensor:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        if self._lease.device_kind != _CUDA:
+        if self._lease.device_kind != _c.DEVICE_CUDA:
             raise AttributeError("not in GPU memory; use .numpy()")
         require("numpy", "hoist.Tensor.__cuda_array_interface__")
         dtype = _dtypes.numpy_dtype(self.dtype)
@@ -158,13 +156,13 @@ class Tensor:
 
 @functools.lru_cache(maxsize=None)
 def _cuda_device(uuid: bytes) -> str:
-    """torch's name of the GPU, whatever CUDA_VISIBLE_DEVICES made of it."""
+    """torch's name of the GPU, under any CUDA_VISIBLE_DEVICES."""
     import torch
     count = torch.cuda.device_count()
     for index in range(count):
         found = getattr(torch.cuda.get_device_properties(index), "uuid", None)
         if found is None and count == 1:
-            return "cuda:0"  # torch before 2.5 does not tell.
+            return "cuda:0"  # torch before 2.5 does not report UUIDs.
         if found is not None and bytes(found.bytes) == uuid:
             return f"cuda:{index}"
     raise FailedPrecondition(

@@ -10,7 +10,7 @@ from typing import Any, Mapping
 import safetensors.torch
 import torch
 import transformers
-from hoist.nn._building import build_on_meta
+from hoist.nn._store.building import build_on_meta
 from hoist.checkpoint._transformers import library_computations, library_sources
 from hoist.checkpoint._pieces import Source
 from hoist.checkpoint._safetensors import FileTensor, find_files, read_headers

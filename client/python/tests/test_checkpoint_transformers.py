@@ -19,7 +19,7 @@ import hoist  # noqa: E402
 from checkpoints import (  # noqa: E402
     CLIP, EXPERTS, GPT2, LLAVA, QWEN_VISION, ROPE, T5, TEXT, VISION,
     WHISPER, build, check, headers_of, write)
-from hoist.nn._building import build_on_meta  # noqa: E402
+from hoist.nn._store.building import build_on_meta  # noqa: E402
 from hoist.checkpoint._transformers import library_sources  # noqa: E402
 from hoist.checkpoint._safetensors import (  # noqa: E402
     FileTensor, find_files, read_headers)

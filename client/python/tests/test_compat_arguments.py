@@ -79,7 +79,7 @@ def test_block_modules_become_groups_of_so_many(attached):
     assert attached[0]["groups"] == {
         "down.0": ["down.0", "down.1"], "down.2": ["down.2"],
         "middle.0": ["middle.0", "middle.1"], "up": ["up"]}
-    from hoist.nn._grouping import group_modules
+    from hoist.nn._tree.grouping import group_modules
     found = {one.name: len(one.owners) for one in group_modules(
         model, attached[0]["groups"], set())}
     assert found == {"patch_embed": 1, "down.0": 2, "down.2": 1,
@@ -293,12 +293,13 @@ def test_what_was_asked_for_before_is_kept(monkeypatch):
         vars(module)["_hoist"].wanted = types.SimpleNamespace(**{
             **dict.fromkeys(_again._KEPT), **options})
 
-    def detach(module):
+    def detach(module, without_loss):
+        assert without_loss
         calls.append(("detach", {}))
         del vars(module)["_hoist"]
 
     monkeypatch.setattr(_again, "attach", attach)
-    monkeypatch.setattr(_again, "detach", detach)
+    monkeypatch.setattr(_again, "detach_module", detach)
     compat.apply_layerwise_casting(model, torch.float8_e4m3fn, torch.float32)
     compat.apply_group_offloading(model, "cpu", num_blocks_per_group=2,
                                   budget=9)

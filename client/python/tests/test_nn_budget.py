@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import hoist  # noqa: E402
-from hoist.nn._budget import find_device, to_bytes  # noqa: E402
+from hoist.nn._plan.budget import find_device, to_bytes  # noqa: E402
 
 
 @pytest.mark.parametrize("amount, nbytes", [

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 import hoist  # noqa: E402
 from torch import nn  # noqa: E402
-from hoist.nn._building import build_on_meta  # noqa: E402
+from hoist.nn._store.building import build_on_meta  # noqa: E402
 
 
 def places(module: nn.Module) -> set[str]:
@@ -121,7 +121,7 @@ def as_number(module: nn.Module, mask: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("keep", [as_buffer, as_attribute, as_number])
 def test_large_tensors_that_are_no_parameters_are_real(monkeypatch, keep):
-    monkeypatch.setattr("hoist.nn._building.LARGE_BYTES", 1 << 20)
+    monkeypatch.setattr("hoist.nn._store.building.LARGE_BYTES", 1 << 20)
     model = build_on_meta(lambda: Causal(keep))
     assert torch.equal(model.mask, Causal(keep).mask)
     assert places(model) == {"meta"}

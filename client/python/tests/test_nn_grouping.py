@@ -11,8 +11,7 @@ torch = pytest.importorskip("torch")
 
 import hoist  # noqa: E402
 from torch import nn  # noqa: E402
-from hoist.nn._grouping import (ModuleGroup, group_modules,  # noqa: E402
-                                is_called)
+from hoist.nn._tree.grouping import ModuleGroup, group_modules, is_called  # noqa: E402
 
 
 CASES = (pathlib.Path(__file__).resolve().parents[3] / "tests" / "cases"

@@ -17,7 +17,7 @@ numpy = pytest.importorskip("numpy")
 
 import hoist  # noqa: E402
 from torch import nn  # noqa: E402
-from hoist.nn._idle import IdleGroup, IdleTensor, Shelf  # noqa: E402
+from hoist.nn._tensors.idle import IdleGroup, IdleTensor, Shelf  # noqa: E402
 
 SHAPE = (4, 6)
 COUNT = 24

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
-from hoist.nn._inventory import span_bytes, take_inventory  # noqa: E402
+from hoist.nn._tree.inventory import span_bytes, take_inventory  # noqa: E402
 
 
 class Holder(nn.Module):

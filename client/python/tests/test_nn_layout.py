@@ -8,9 +8,9 @@ torch = pytest.importorskip("torch")
 
 import hoist  # noqa: E402
 from torch import nn  # noqa: E402
-from hoist.nn._casting import (DEFAULT_SKIP, check_storage_type,  # noqa: E402
-                               matches, may_be_cast, modules_that_match)
-from hoist.nn._layout import choose_storage, lay_out  # noqa: E402
+from hoist.nn._tree.casting import (DEFAULT_SKIP, check_storage_type, matches,  # noqa: E402
+                                    may_be_cast, matching_modules)
+from hoist.nn._tree.layout import choose_storage, lay_out  # noqa: E402
 
 
 class Model(nn.Module):
@@ -267,8 +267,8 @@ def test_patterns_are_searched_for_and_classes_are_asked():
 
 def test_a_match_takes_what_is_below_and_never_the_root():
     model = Model(a=Model(b=nn.Linear(2, 2)), c=nn.Linear(2, 2))
-    assert modules_that_match(model, ["^a$"]) == {model.a, model.a.b}
-    assert modules_that_match(model, [Model]) == {model.a, model.a.b}
-    assert modules_that_match(model, [model, ""]) == {model.a, model.a.b,
+    assert matching_modules(model, ["^a$"]) == {model.a, model.a.b}
+    assert matching_modules(model, [Model]) == {model.a, model.a.b}
+    assert matching_modules(model, [model, ""]) == {model.a, model.a.b,
                                                       model.c}
-    assert modules_that_match(model, []) == set()
+    assert matching_modules(model, []) == set()

@@ -12,8 +12,8 @@ import pytest
 pytest.importorskip("torch")
 
 import hoist  # noqa: E402
-from hoist.nn import _link  # noqa: E402
-from hoist.nn._link import Link  # noqa: E402
+from hoist.nn._store import link as link_module  # noqa: E402
+from hoist.nn._store.link import Link  # noqa: E402
 
 
 class Node:
@@ -69,7 +69,7 @@ def now(monkeypatch):
         clock.at += seconds
         clock.then()
 
-    monkeypatch.setattr(_link, "time", types.SimpleNamespace(
+    monkeypatch.setattr(link_module, "time", types.SimpleNamespace(
         monotonic=lambda: clock.at, sleep=passes))
     return clock
 
@@ -150,7 +150,7 @@ def test_without_waiting_it_tries_once(now):
 
 
 def test_no_deadline_is_the_plans(now):
-    assert linked(0.0)[2].wait == _link.STAGE_DEADLINE == 60.0
+    assert linked(0.0)[2].wait == link_module.STAGE_DEADLINE == 60.0
 
 
 @pytest.mark.parametrize("error", [hoist.DataLoss("other files"),

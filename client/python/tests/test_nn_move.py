@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hoist.nn._move import device_of, to_device  # noqa: E402
+from hoist.nn._run.move import device_of, to_device  # noqa: E402
 
 META, CPU = torch.device("meta"), torch.device("cpu")
 

@@ -9,9 +9,8 @@ torch = pytest.importorskip("torch")
 import hoist  # noqa: E402
 from hoist._registration import Registration  # noqa: E402
 from hoist.compat import _diffusers  # noqa: E402
-from hoist.nn._casting import (DEFAULT_SKIP, as_patterns,  # noqa: E402
-                               modules_that_match)
-from hoist.nn._options import as_names  # noqa: E402
+from hoist.nn._tree.casting import DEFAULT_SKIP, as_patterns, matching_modules  # noqa: E402
+from hoist.nn._api.options import as_names  # noqa: E402
 from torch import nn  # noqa: E402
 
 
@@ -27,7 +26,7 @@ def test_a_pattern_alone_is_one_pattern():
 
 def test_a_name_excludes_that_module_and_no_letter_of_it():
     model = nn.ModuleDict({"head": nn.Linear(2, 2), "deep": nn.Linear(2, 2)})
-    assert modules_that_match(model, as_patterns("exclude", "head")) == {
+    assert matching_modules(model, as_patterns("exclude", "head")) == {
         model["head"]}
 
 

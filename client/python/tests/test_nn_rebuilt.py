@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hoist.nn._rebuilt import take_plain  # noqa: E402
+from hoist.nn._tensors.rebuilt import take_plain  # noqa: E402
 from test_nn_take_apart import Wrapper  # noqa: E402
 from torch import nn  # noqa: E402
 

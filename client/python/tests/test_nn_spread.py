@@ -10,11 +10,11 @@ torch = pytest.importorskip("torch")
 
 import hoist  # noqa: E402
 from torch import nn  # noqa: E402
-from hoist.nn import _hooks  # noqa: E402
-from hoist.nn._assemble import _needed_at_once  # noqa: E402
-from hoist.nn._hooks import Begin, End  # noqa: E402
-from hoist.nn._layout import GroupSpec  # noqa: E402
-from hoist.nn._others import Modules  # noqa: E402
+from hoist.nn._run import hooks  # noqa: E402
+from hoist.nn._api.assemble import _needed_at_once  # noqa: E402
+from hoist.nn._run.hooks import Begin, End  # noqa: E402
+from hoist.nn._tree.layout import GroupSpec  # noqa: E402
+from hoist.nn._tree.others import Modules  # noqa: E402
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 
@@ -39,14 +39,14 @@ class FakeAttachment:
             raise RuntimeError("hoistd is gone")
 
     def move_inputs(self, args, kwargs, device):
-        return _hooks.to_device((args, kwargs), device)
+        return hooks.to_device((args, kwargs), device)
 
 
 @pytest.fixture
 def moves(monkeypatch):
     """Where things were moved to; back from meta comes a tensor of zeros."""
     found = []
-    real = _hooks.to_device
+    real = hooks.to_device
 
     def to_device(value, device):
         if isinstance(value, torch.Tensor) and value.is_meta and (
@@ -55,7 +55,7 @@ def moves(monkeypatch):
             return torch.zeros(value.shape)
         return real(value, device)
 
-    monkeypatch.setattr(_hooks, "to_device", to_device)
+    monkeypatch.setattr(hooks, "to_device", to_device)
     return found
 
 
@@ -63,7 +63,7 @@ def hooked(module: nn.Module, attachment: FakeAttachment, part: int,
            past_hooks: str | None = None):
     group = types.SimpleNamespace(
         part=attachment.parts[part], is_lent=lambda tensor: False,
-        binding=types.SimpleNamespace(past_hooks=past_hooks))
+        past_hooks=past_hooks)
     begin = Begin(attachment, [group])
     module.register_forward_pre_hook(begin, prepend=True, with_kwargs=True)
     module.register_forward_hook(End(attachment, begin), with_kwargs=True,

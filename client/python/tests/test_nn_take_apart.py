@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 import hoist  # noqa: E402
 from torch import nn  # noqa: E402
-from hoist.nn._take_apart import holds_tensors, take_apart  # noqa: E402
+from hoist.nn._tree.take_apart import holds_tensors, take_apart  # noqa: E402
 
 
 class Wrapper(torch.Tensor):

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from hoist.nn import _turns  # noqa: E402
+from hoist.nn._run import turns as turns_module  # noqa: E402
 
 
 class Played(threading.Thread):
@@ -48,7 +48,7 @@ class Played(threading.Thread):
     def has_done(self, seconds: float = 60) -> bool:
         return self._done.acquire(timeout=seconds)
 
-    def waits_for(self, turns: _turns.Turns) -> bool:
+    def waits_for(self, turns: turns_module.Turns) -> bool:
         """Nobody else does."""
         while not turns._changed._waiters:  # type: ignore[attr-defined]
             if self.has_done(0.001):
@@ -68,14 +68,14 @@ def _engine_run_backward(work: Callable[[], Any]) -> None:
 @pytest.fixture
 def played(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Makes threads; those with in_backward run a node."""
-    monkeypatch.setattr(_turns, "is_in_backward", lambda: getattr(
+    monkeypatch.setattr(turns_module, "is_in_backward", lambda: getattr(
         threading.current_thread(), "in_backward", False))
     yield Played
 
 
 @pytest.fixture
-def turns() -> _turns.Turns:
-    return _turns.Turns(lambda: [])
+def turns() -> turns_module.Turns:
+    return turns_module.Turns(lambda: [])
 
 
 def test_a_pass_waits_for_a_backward_which_another_thread_ends(played, turns):
@@ -197,7 +197,7 @@ def test_nobody_takes_over_what_a_backward_holds(played, turns, monkeypatch):
 
 def test_who_waits_for_long_says_for_whom(played, turns, monkeypatch, caplog):
     """The owner may wait for it by an event, which no stack shows."""
-    monkeypatch.setattr(_turns, "_LONG", 0.0)
+    monkeypatch.setattr(turns_module, "_LONG", 0.0)
     looked = threading.Semaphore(0)
     look = turns._take_over
     monkeypatch.setattr(turns, "_take_over",

@@ -5,6 +5,7 @@ PYTHONPATH. After each test another worker must still be served, and every byte
 of the ledger must come back.
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -298,9 +299,19 @@ class Spill(BadInput):
 
     def until_noted(self, groups):
         """The disk has that there are so many: it is told behind publish."""
-        roll = pathlib.Path(self.spill.name) / "spill" / "models.roll"
-        until(lambda: roll.exists() and
-              roll.read_bytes().count(b"mine") >= groups)
+        folder = pathlib.Path(self.spill.name) / "spill" / "models"
+
+        def noted():
+            for file in folder.glob("*"):
+                if file.suffix == ".new":  # Not yet what the model has.
+                    continue
+                with contextlib.suppress(FileNotFoundError):
+                    record = file.read_bytes()
+                    if record.endswith(b"mine"):
+                        return int.from_bytes(record[16:20], "little")
+            return 0
+
+        until(lambda: noted() >= groups)
 
     def test_more_than_the_host_holds_spills_and_comes_back(self):
         self.check(self.publish(groups=8))  # 24 MiB; the pool has 16.
@@ -325,13 +336,21 @@ class Spill(BadInput):
             self.connect().close()
             note, = self.status()["notes"]
             self.assertIn("mine", note)
-            self.assertIn("without the last 2 of its 4 groups", note)
+            self.assertIn("without 2 of its 4 groups", note)
             self.daemon.kill()
         self.daemon.start()
         session = self.connect()
-        self.assertEqual(len(session.model("mine")), 2)
+        with self.assertRaisesRegex(hoist.DataLoss, "2 of its 4 groups"):
+            session.model("mine")
+        there = []
         for name, array in arrays.items():
-            session.publish("mine", name, {"w": array})
+            model = session.publish("mine", name, {"w": array})
+            there.append([group.name for group in model.groups])
+            self.assertIn(name, model)
+            self.assertNotIn("", model)
+            self.assertEqual(len(model), len(there[-1]))
+        self.assertIn(len(there[0]), (2, 3))  # As the first was lost or not.
+        self.assertEqual(there[-1], list(arrays))
         session.close()
         self.check(arrays)
 

@@ -6,15 +6,14 @@
 #include <vector>
 
 #include "client/ctl/command_line.h"
-#include "daemon/session/listening_socket.h"
+#include "daemon/socket/listening_socket.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "hoist/shared/socket_path.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/rpc/rpc_fixture.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::ctl_test {
 
 using ::hoistd::testing::MakeModel;
 using ::hoistd::testing::RpcTest;
@@ -52,7 +51,8 @@ class CtlTest : public RpcTest {
     RpcOptions options;
     options.model_roots = {dir_.path()};
     Serve(options);
-    engine_.snapshot.Answer([](auto call) { call.done(Picture()); });
+    engine_.verb<SnapshotArgs>().Answer(
+        [](auto call) { call.done(Picture()); });
   }
 
   // A model with an evil name, a lease and a pin.
@@ -217,7 +217,7 @@ TEST_F(CtlTest, NoDaemonIsThreeAndSaysWhatWouldDo) {
 }
 
 TEST_F(CtlTest, UnavailableFromADaemonThatIsThereIsARefusal) {
-  engine_.snapshot.Answer(
+  engine_.verb<SnapshotArgs>().Answer(
       [](auto call) { call.done(absl::UnavailableError("stopping")); });
   const Ran ran = Ctl({"status"});
   EXPECT_EQ(ran.exit, 1);
@@ -244,13 +244,13 @@ class CtlLoadTest : public CtlTest {
  protected:
   void SetUp() override {
     CtlTest::SetUp();
-    engine_.register_model.Answer([this](auto call) {
+    engine_.verb<RegisterModelArgs>().Answer([this](auto call) {
       name_ = call.args.name;
       rule_ = call.args.grouping.rule;
       readers_ = call.args.readers;
       call.done(MakeModel("tiny", {"a", "b"}));
     });
-    engine_.load.Answer([this](auto call) {
+    engine_.verb<LoadArgs>().Answer([this](auto call) {
       to_ = call.args.to;
       LoadProgress progress;
       progress.done_bytes = progress.total_bytes = 8192;
@@ -309,13 +309,13 @@ TEST_F(CtlLoadTest, JsonIsOneObjectALine) {
 }
 
 TEST_F(CtlTest, CheckSaysWhatIsDamaged) {
-  CheckWish wish;
+  CheckArgs asked;
   CheckProgress found;
-  engine_.check.Answer([&](auto call) {
-    wish = call.args->wish;
+  engine_.verb<CheckArgs>().Answer([&](auto call) {
+    asked = std::move(call.args);
     CheckProgress half;
     half.total_groups = 2;
-    call.args->progress(half);
+    asked.progress(half);
     found.done_groups = found.total_groups = 2;
     found.read_bytes = 8192;
     call.done(found);
@@ -323,9 +323,9 @@ TEST_F(CtlTest, CheckSaysWhatIsDamaged) {
   const Ran right = Ctl({"check"});
   EXPECT_EQ(right.exit, 0) << right.err;
   EXPECT_EQ(right.out, "2 groups, 8.0 KiB read: all are right\n");
-  EXPECT_EQ(wish.model, "");
-  EXPECT_FALSE(wish.repair);
-  EXPECT_TRUE(wish.asker.admin);
+  EXPECT_EQ(asked.model, "");
+  EXPECT_FALSE(asked.repair);
+  EXPECT_TRUE(asked.asker.admin);
 
   found.damaged = 3;
   found.findings = {{"m/a", OnDisk(), "damaged: a bit"}};
@@ -333,12 +333,12 @@ TEST_F(CtlTest, CheckSaysWhatIsDamaged) {
   EXPECT_EQ(wrong.exit, 4);
   EXPECT_THAT(wrong.out, HasSubstr("\nm/a on disk: damaged: a bit\n2 more; "));
   EXPECT_THAT(wrong.out, HasSubstr("2 groups, 8.0 KiB read: 3 damaged\n"));
-  EXPECT_EQ(wish.model, "m");
-  EXPECT_TRUE(wish.repair);
+  EXPECT_EQ(asked.model, "m");
+  EXPECT_TRUE(asked.repair);
   const Ran json = Ctl({"check", "--json"});
   EXPECT_EQ(json.exit, 4);
   EXPECT_THAT(json.out, HasSubstr("\"damaged\":3"));
-  engine_.check.Answer(
+  engine_.verb<CheckArgs>().Answer(
       [&](auto call) { call.done(absl::NotFoundError("no model x")); });
   EXPECT_EQ(Ctl({"check", "x"}).exit, 1);
 }
@@ -347,12 +347,12 @@ TEST_F(CtlTest, EvictPinUnpinSelectWhatWasNamed) {
   CopySelector which;
   absl::Duration deadline;
   bool forget = false;
-  engine_.pin.Answer([&](auto call) {
+  engine_.verb<PinArgs>().Answer([&](auto call) {
     which = call.args.which;
     deadline = call.args.deadline;
     call.done(CopyTotals{3, 4096, 0, ""});
   });
-  engine_.evict.Answer([&](auto call) {
+  engine_.verb<EvictArgs>().Answer([&](auto call) {
     which = call.args.which;
     forget = call.args.forget;
     call.done(CopyTotals{1, 4096, 2, "leased by session 12"});
@@ -372,7 +372,7 @@ TEST_F(CtlTest, EvictPinUnpinSelectWhatWasNamed) {
 }
 
 TEST_F(CtlTest, PlansShowWhoStreamsWhatAndEscapeNames) {
-  engine_.snapshot.Answer([](auto call) {
+  engine_.verb<SnapshotArgs>().Answer([](auto call) {
     NodeSnapshot snapshot;
     PlanSnapshot plan;
     plan.id = PlanId(7);
@@ -400,7 +400,7 @@ TEST_F(CtlTest, ShareChangesWhatIsNamedOrIsRefusedForItsNumbers) {
   ShareOf of;
   ShareChange change;
   int calls = 0;
-  engine_.set_share.Answer([&](auto call) {
+  engine_.verb<SetShareArgs>().Answer([&](auto call) {
     ++calls;
     of = call.args.of;
     change = call.args.change;
@@ -432,9 +432,9 @@ TEST_F(CtlTest, ShareChangesWhatIsNamedOrIsRefusedForItsNumbers) {
   EXPECT_EQ(of, ShareOf(DeviceIndex(1)));
   EXPECT_EQ(loads.out,
             "loads of device 1: at most 1.0 MiB/s -> at most 5.0 MiB/s\n");
-  const Ran copier = Ctl({"share", "--copier", "4", "--weight", "2"});
-  EXPECT_EQ(of, ShareOf(CopierId(4)));
-  EXPECT_THAT(copier.out, HasSubstr("copier 4: weight 1, priority 0, at most "
+  const Ran permit = Ctl({"share", "--permit", "4", "--weight", "2"});
+  EXPECT_EQ(of, ShareOf(PermitId(4)));
+  EXPECT_THAT(permit.out, HasSubstr("permit 4: weight 1, priority 0, at most "
                                     "1.0 MiB/s -> weight 2, priority 0, "));
   EXPECT_EQ(calls, 6);
   const Ran nothing = Ctl({"share", "7"});
@@ -444,7 +444,7 @@ TEST_F(CtlTest, ShareChangesWhatIsNamedOrIsRefusedForItsNumbers) {
   EXPECT_EQ(Ctl({"share", "--max-rate", "1MiB"}).exit, 2);
   EXPECT_EQ(Ctl({"share", "7", "--loads", "0", "--max-rate", "1MiB"}).exit, 2);
   EXPECT_EQ(Ctl({"share", "--loads", "0", "--weight", "2"}).exit, 2);
-  EXPECT_EQ(Ctl({"share", "7", "--copier", "4", "--weight", "2"}).exit, 2);
+  EXPECT_EQ(Ctl({"share", "7", "--permit", "4", "--weight", "2"}).exit, 2);
   EXPECT_EQ(Ctl({"share", "7", "--weight", "0"}).exit, 2);
   EXPECT_EQ(Ctl({"share", "7", "--priority", "11"}).exit, 2);
   EXPECT_EQ(Ctl({"share", "7", "--max-rate", "fast"}).exit, 2);
@@ -453,7 +453,8 @@ TEST_F(CtlTest, ShareChangesWhatIsNamedOrIsRefusedForItsNumbers) {
 }
 
 TEST_F(CtlTest, DrainThatRunsOutOfTimeSaysWhoHoldsWhat) {
-  engine_.set_draining.Answer([](auto call) { call.done(absl::OkStatus()); });
+  engine_.verb<SetDrainingArgs>().Answer(
+      [](auto call) { call.done(absl::OkStatus()); });
   const Ran ran = Ctl({"drain"});
   EXPECT_EQ(ran.exit, 1);
   EXPECT_THAT(ran.out, HasSubstr("draining: 2 leases left"));
@@ -531,7 +532,7 @@ TEST_F(CtlTest, CompletionOffersWhatCanStandThere) {
 }
 
 TEST_F(CtlTest, CompletionAsksTheDaemonForNames) {
-  engine_.snapshot.Answer([](auto call) {
+  engine_.verb<SnapshotArgs>().Answer([](auto call) {
     NodeSnapshot snapshot = Picture();
     ModelSnapshot model = snapshot.models.front();
     model.name = "other's";
@@ -555,5 +556,4 @@ TEST_F(CtlTest, CompletionAsksTheDaemonForNames) {
             "");
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::ctl_test

@@ -7,8 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace hoist::ctl {
-namespace {
+namespace hoist::ctl::features_test {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
@@ -153,5 +152,4 @@ TEST(Features, TheFileIsNfds) {
             "# +expiry-time=1970-01-01T00:00:00Z\na=host\nb=2\n");
 }
 
-}  // namespace
-}  // namespace hoist::ctl
+}  // namespace hoist::ctl::features_test

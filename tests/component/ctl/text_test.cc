@@ -5,8 +5,7 @@
 #include "client/ctl/table.h"
 #include "gtest/gtest.h"
 
-namespace hoist::ctl {
-namespace {
+namespace hoist::ctl::text_test {
 
 TEST(HumanBytes, PicksTheUnitThatReadsBest) {
   EXPECT_EQ(HumanBytes(0), "0 B");
@@ -35,6 +34,18 @@ TEST(Shown, CannotSteerTheTerminal) {
   EXPECT_EQ(Shown("\xff\xc3"), "\\xff\\xc3");
 }
 
+TEST(Shown, CannotRearrangeALine) {
+  // The direction of writing, joiners, tags, private use; and "/" in too many
+  // bytes.
+  EXPECT_EQ(Shown("a\u202Egnp.exe"), "a\\xe2\\x80\\xaegnp.exe");
+  EXPECT_EQ(Shown("\u2066\u200D\uFEFF\u2028"),
+            "\\xe2\\x81\\xa6\\xe2\\x80\\x8d\\xef\\xbb\\xbf\\xe2\\x80\\xa8");
+  EXPECT_EQ(Shown("\U000E0041\uE000"), "\\xf3\\xa0\\x81\\x81\\xee\\x80\\x80");
+  EXPECT_EQ(Shown("\xc0\xaf\xed\xa0\x80"), "\\xc0\\xaf\\xed\\xa0\\x80");
+  EXPECT_EQ(Shown("\u00e4\u05d0\u4e2d\U0001F600"),
+            "\u00e4\u05d0\u4e2d\U0001F600");
+}
+
 TEST(Table, AlignsByCharactersAndTrimsLines) {
   Table table({{"NAME"}, {"SIZE", Table::Align::kRight}, {"REST"}});
   table.Add({"\xc3\xa4", "1 B", ""});
@@ -47,5 +58,4 @@ TEST(Table, AlignsByCharactersAndTrimsLines) {
             "abcdef  10.0 KiB  x\n");
 }
 
-}  // namespace
-}  // namespace hoist::ctl
+}  // namespace hoist::ctl::text_test

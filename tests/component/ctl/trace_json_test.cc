@@ -9,8 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace hoist::ctl {
-namespace {
+namespace hoist::ctl::trace_json_test {
 
 using ::testing::HasSubstr;
 using Json = nlohmann::json;
@@ -205,5 +204,4 @@ TEST_F(TraceJsonTest, UsedBytesAreCounters) {
   EXPECT_EQ(counters[1]["name"], "device used");
 }
 
-}  // namespace
-}  // namespace hoist::ctl
+}  // namespace hoist::ctl::trace_json_test

@@ -173,6 +173,39 @@ class GoingOn(unittest.TestCase):
             caller.join(timeout=60)
         self.assertEqual(sorted(found), list(range(6)))
 
+    def test_host_images_are_read_though_hoistd_dies(self):
+        model = self.session.register(self.path, "files")
+        stop, read, failed = threading.Event(), [], []
+
+        def worker():
+            group = 0
+            while not stop.is_set():
+                try:
+                    with self.session.host_image(
+                            model[f"layers.{group}"]) as image:
+                        image.load(deadline=60)
+                        np.testing.assert_array_equal(
+                            image[f"layers.{group}.w"].numpy(),
+                            bytes_of(group))
+                except hoist.HoistError as error:
+                    failed.append(error)
+                read.append(group)
+                group = (group + 1) % GROUPS
+        workers = [threading.Thread(target=worker) for _ in range(4)]
+        for one in workers:
+            one.start()
+        try:
+            for _ in range(12):
+                before = len(read)
+                until(lambda before=before: len(read) > before + 4)
+                old = self.kill()
+                until(lambda old=old: self.pid() not in (old, None))
+        finally:
+            stop.set()
+            for one in workers:
+                one.join(timeout=120)
+        self.assertEqual(failed, [])
+
     def holder(self):
         worker = subprocess.Popen(
             [sys.executable, "-c", HOLDER, self.daemon.socket, str(self.path),

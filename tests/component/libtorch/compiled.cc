@@ -146,7 +146,8 @@ TEST(AScriptThatStreamsIsCalledByItsParts) {
     EXPECT(SameBits(y, expected));
     Ok(attached.EndPass());
   }
-  // As a whole it needs all of its weights at once, and says what would do.
+  // As a whole it needs all of its weights at once, and says what would be
+  // enough.
   const hoist::Status refused = attached.Use(*mirror).status();
   EXPECT(refused.code() == Code::kFailedPrecondition);
   EXPECT(Says(Refused(script, x), "is not staged"));

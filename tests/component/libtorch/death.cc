@@ -31,12 +31,7 @@ using hoist::Code;
 
 constexpr int kLayers = 6, kWidth = 64;
 
-nn::Sequential MakeNet(uint64_t seed) {
-  torch::manual_seed(seed);
-  nn::Sequential net;
-  for (int i = 0; i < kLayers; ++i) net->push_back(nn::Linear(kWidth, kWidth));
-  return net;
-}
+nn::Sequential MakeNet(uint64_t seed) { return Linears(seed, kLayers, kWidth); }
 
 std::string ModelFile(const nn::Sequential& net) {
   std::map<std::string, Tensor> tensors;

@@ -74,6 +74,7 @@ class LibTorch(unittest.TestCase):
                     ";".join(str(ROOT / "tests/component/libtorch" / name)
                              for name in ("again.cc", "check.cc", "compiled.cc",
                                           "death.cc", "in_place.cc",
+                                          "kept.cc", "undone.cc",
                                           "views.cc")), *cached)
         # As many as ctest counts it for; each takes some GB of memory.
         cls.command("cmake", "--build", cls.bin, "--parallel", 2)
@@ -87,8 +88,10 @@ class LibTorch(unittest.TestCase):
             raise AssertionError(f"{words}: {done.returncode}\n{done.stdout}")
         return done.stdout
 
-    def daemon(self, pool: int) -> RealDaemon:
-        daemon = RealDaemon(ARGS.hoistd, pool=pool, host=256 * MIB)
+    def daemon(self, pool: int,
+               keeper: pathlib.Path | None = None) -> RealDaemon:
+        daemon = RealDaemon(ARGS.hoistd, pool=pool, host=256 * MIB,
+                            keeper=keeper)
         self.addCleanup(daemon.stop)
         daemon.until_served()
         return daemon
@@ -110,6 +113,13 @@ class LibTorch(unittest.TestCase):
                            re.MULTILINE)
         self.assertIsNotNone(passed, said)
         self.assertGreaterEqual(int(passed.group(1)), 8, said)
+
+    def test_attaches_that_fail(self) -> None:
+        daemon = self.daemon(pool=64 * MIB)
+        said = self.command(self.bin / "undone", daemon.socket, ARGS.work)
+        print(said)
+        self.assertRegex(said, re.compile("^3 passed, 0 failed, 1 skipped$",
+                                          re.MULTILINE))
 
     def test_what_is_read_in_place(self) -> None:
         daemon = self.daemon(pool=64 * MIB)
@@ -146,6 +156,14 @@ class LibTorch(unittest.TestCase):
 
     def test_it_goes_on_after_hoistds_death(self) -> None:
         self.passes_all("death", 12)
+
+    def test_a_plan_that_the_next_hoistd_does_not_take_over(self) -> None:
+        keeper = ARGS.build / "daemon/keeper/hoist-keeper"
+        daemon = self.daemon(pool=64 * MIB, keeper=keeper)
+        said = self.command(self.bin / "kept", daemon.socket,
+                            daemon.process.pid)
+        print(said)
+        self.assertRegex(said, re.compile("^2 passed, 0 failed$", re.MULTILINE))
 
     def test_between_two_attached(self) -> None:
         self.passes_all("again", 12)

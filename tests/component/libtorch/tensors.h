@@ -24,6 +24,16 @@ inline bool SameBits(const Tensor& a, const Tensor& b) {
          std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
 }
 
+// Square layers, the same for the same seed.
+inline torch::nn::Sequential Linears(uint64_t seed, int layers, int width) {
+  torch::manual_seed(seed);
+  torch::nn::Sequential net;
+  for (int i = 0; i < layers; ++i) {
+    net->push_back(torch::nn::Linear(width, width));
+  }
+  return net;
+}
+
 // As safetensors has it; F32 only.
 inline void WriteModel(const std::string& path,
                        const std::map<std::string, Tensor>& tensors) {

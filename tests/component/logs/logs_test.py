@@ -259,7 +259,7 @@ class Journal(Logs):
         started = self.entry("serves")
         self.assertEqual(started["SYSLOG_IDENTIFIER"], "hoistd")
         self.assertEqual(started["PRIORITY"], "6")
-        self.assertTrue(started["CODE_FILE"].endswith("daemon/main.cc"))
+        self.assertTrue(started["CODE_FILE"].endswith("daemon/app/main.cc"))
         self.assertGreater(int(started["CODE_LINE"]), 1)
         self.connect().close()
         self.assertEqual(self.entry("session-opened")["PRIORITY"], "7")

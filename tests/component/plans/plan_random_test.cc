@@ -60,7 +60,7 @@ class RandomPlan {
          std::to_string(options.budget_bytes));
     hoist::Result<hoist::Plan> plan = session_.SetPlan(model_.model, options);
     if (!plan.ok()) {
-      // The one reason there is, and what it says would do does.
+      // The one reason there is, and what it says would be enough does.
       ASSERT_LT(options.budget_bytes, model_.largest)
           << plan.status().message();
       ASSERT_EQ(plan.status().code(), hoist::Code::kResourceExhausted);

@@ -9,8 +9,7 @@
 
 #include "tests/component/session/session_fixture.h"
 
-namespace hoistd::testing {
-namespace {
+namespace hoistd::testing::session_crowd_test {
 
 using ::hoist::v1::ClientMessage;
 using ::testing::ElementsAre;
@@ -40,7 +39,7 @@ TEST_F(SessionFixture, FiveHundredSessionsAreServedAtOnce) {
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &files), 0);
   if (files.rlim_max < 2048) GTEST_SKIP() << "too few descriptors allowed";
   const FdLimit many(std::max<rlim_t>(files.rlim_cur, 2048));
-  engine().stage.Answer(
+  engine().verb<StageArgs>().Answer(
       [](auto call) { call.done(absl::NotFoundError("no model")); });
   std::vector<RawSession> clients;
   for (int i = 0; i < 500; ++i) {
@@ -82,7 +81,7 @@ TEST_F(SessionFixture, OneSessionTooManyIsRefusedUntilAnotherCloses) {
 // A client that says nothing is held back, not its memory bought with ours: it
 // is not read from until it takes its replies in, and then gets all of them.
 TEST_F(SessionFixture, AClientThatDoesNotReadIsHeldBackAndOthersGoOn) {
-  engine().describe_model.Answer(
+  engine().verb<DescribeModelArgs>().Answer(
       [](auto call) { call.done(ModelOf(1, 300)); });  // About 15 KiB.
   RawSession deaf(path());
   ASSERT_EQ(deaf.Open().message.code(), 0);
@@ -132,9 +131,9 @@ TEST_F(SessionFixture, RepliesThatGrowBeyondTheLimitEndTheConnection) {
   for (uint64_t i = 1; i <= kCount; ++i) {
     ASSERT_TRUE(deaf.Send(DescribeMessage(i)));
   }
-  std::vector<Asked<std::string, Done<ModelPtr>>> asked;
+  std::vector<Asked<DescribeModelArgs>> asked;
   while (asked.size() < kCount) {
-    asked.push_back(engine().describe_model.Next());
+    asked.push_back(engine().verb<DescribeModelArgs>().Next());
   }
   const ModelPtr model = ModelOf(1, 300);
   for (auto& call : asked) call.done(model);
@@ -148,7 +147,8 @@ TEST_F(SessionFixture, RepliesThatGrowBeyondTheLimitEndTheConnection) {
 }
 
 TEST_F(SessionFixture, AClientThatReadsLateGetsEveryReplyInOrder) {
-  engine().describe_model.Answer([](auto call) { call.done(ModelOf(1, 300)); });
+  engine().verb<DescribeModelArgs>().Answer(
+      [](auto call) { call.done(ModelOf(1, 300)); });
   RawSession client(path());
   ASSERT_EQ(client.Open().message.code(), 0);
   constexpr uint64_t kCount = 200;  // 3 MB; the socket's buffer takes 0.2.
@@ -167,7 +167,7 @@ TEST_F(SessionFixture, AReplyLargerThanTheLimitStillArrives) {
   server_->Shutdown();
   options_.connection.max_outbound_bytes = 4096;
   Start();
-  engine().describe_model.Answer(
+  engine().verb<DescribeModelArgs>().Answer(
       [](auto call) { call.done(ModelOf(1, 20'000)); });
   RawSession client(path());
   ASSERT_EQ(client.Open().message.code(), 0);
@@ -206,5 +206,4 @@ TEST_F(SessionFixture, OutOfDescriptorsClientsAreToldAndLaterServed) {
   EXPECT_EQ(lucky.Open().message.code(), 0);
 }
 
-}  // namespace
-}  // namespace hoistd::testing
+}  // namespace hoistd::testing::session_crowd_test

@@ -87,7 +87,8 @@ class SessionFixture : public ::testing::Test {
     hoist::v1::ClientMessage message;
     message.mutable_describe_model()->set_name("barrier");
     ASSERT_TRUE(client.Send(message));
-    engine().describe_model.Next().done(absl::NotFoundError("a barrier"));
+    engine().verb<DescribeModelArgs>().Next().done(
+        absl::NotFoundError("a barrier"));
     ASSERT_TRUE(client.Receive().has_value());
   }
 

@@ -5,8 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/component/session/session_fixture.h"
 
-namespace hoistd::testing {
-namespace {
+namespace hoistd::testing::session_hostile_test {
 
 using ::hoist::v1::ClientMessage;
 using ::testing::HasSubstr;
@@ -248,12 +247,12 @@ TEST_F(RefusedRequests, BeforeOpenSessionNothingElseIsTaken) {
 }
 
 TEST_F(RefusedRequests, NothingElseIsTakenWhileTheSessionIsOpened) {
-  engine().open_session.Answer(nullptr);
+  engine().verb<OpenSessionArgs>().Answer(nullptr);
   ClientMessage open;
   open.set_request_id(1);
   open.mutable_open_session();
   ASSERT_TRUE(client().Send(open));
-  auto call = engine().open_session.Next();
+  auto call = engine().verb<OpenSessionArgs>().Next();
   ExpectRefused(StageMessage(2), 0, kPrecondition, "wait");
   ExpectRefused(open, 0, kPrecondition, "wait");
   call.done(engine().NewSession());
@@ -266,7 +265,7 @@ TEST_F(RefusedRequests, ASecondOpenSessionIsRefused) {
   open.set_request_id(3);
   open.mutable_open_session();
   ExpectRefused(open, 0, kPrecondition, "open");
-  EXPECT_EQ(engine().open_session.calls(), 1u);
+  EXPECT_EQ(engine().verb<OpenSessionArgs>().calls(), 1u);
 }
 
 TEST_F(RefusedRequests, OpenSessionIsChecked) {
@@ -275,7 +274,7 @@ TEST_F(RefusedRequests, OpenSessionIsChecked) {
   ExpectRefused(open, 0, kInvalid, "256");
   open.mutable_open_session()->set_client_name("x");
   ExpectRefused(open, 1, kInvalid, "descriptors");
-  EXPECT_EQ(engine().open_session.calls(), 0u);
+  EXPECT_EQ(engine().verb<OpenSessionArgs>().calls(), 0u);
 }
 
 TEST_F(RefusedRequests, UnknownVerbsAreRefused) {
@@ -306,9 +305,11 @@ TEST_F(RefusedRequests, DescriptorsMustMatchTheirIndexes) {
   ExpectRefused(ReadImageMessage(4), 0, kInvalid, "descriptor 0");
   ExpectRefused(ReadImageMessage(5), 1, kInvalid, "memfd");  // /dev/null.
   ExpectRefused(ReadImageMessage(6), 2, kInvalid, "does not name");
-  EXPECT_EQ(engine().register_model.calls() + engine().stage.calls() +
-                engine().publish.calls() + engine().describe_model.calls() +
-                engine().read_image.calls(),
+  EXPECT_EQ(engine().verb<RegisterModelArgs>().calls() +
+                engine().verb<StageArgs>().calls() +
+                engine().verb<PublishArgs>().calls() +
+                engine().verb<DescribeModelArgs>().calls() +
+                engine().verb<ReadImageArgs>().calls(),
             0u);
 }
 
@@ -337,32 +338,36 @@ TEST_F(RefusedRequests, RequestsBeyondTheInFlightLimitAreRefused) {
   ASSERT_TRUE(client().Send(StageMessage(1)));
   ASSERT_TRUE(client().Send(StageMessage(2)));
   ExpectRefused(StageMessage(3), 0, kExhausted, "wait");
-  engine().stage.Next().done(absl::NotFoundError("no model"));
+  engine().verb<StageArgs>().Next().done(absl::NotFoundError("no model"));
   EXPECT_EQ(client().Receive()->message.request_id(), 1u);
   ExpectRefused(RegisterMessage(), 4, kExhausted, "limit of 3");
   ASSERT_TRUE(client().Send(StageMessage(4)));
-  auto second = engine().stage.Next();
-  engine().stage.Next().done(absl::NotFoundError("no model"));
+  auto second = engine().verb<StageArgs>().Next();
+  engine().verb<StageArgs>().Next().done(absl::NotFoundError("no model"));
   EXPECT_EQ(client().Receive()->message.request_id(), 4u);
 }
 
 // 10,000 packets, half of them well framed, most wrong in some way, with and
 // without descriptors; then the server serves on as if nothing had been.
 TEST_F(SessionFixture, TenThousandRandomPacketsDoNoHarm) {
-  engine().register_model.Answer(
+  engine().verb<RegisterModelArgs>().Answer(
       [](auto call) { call.done(absl::NotFoundError("no")); });
-  engine().publish.Answer(
+  engine().verb<PublishArgs>().Answer(
       [](auto call) { call.done(absl::NotFoundError("no")); });
-  engine().describe_model.Answer(
+  engine().verb<DescribeModelArgs>().Answer(
       [](auto call) { call.done(absl::NotFoundError("no")); });
-  engine().stage.Answer(
+  engine().verb<StageArgs>().Answer(
       [](auto call) { call.done(absl::NotFoundError("no")); });
-  engine().prefetch.Answer([](auto call) { call.done(absl::OkStatus()); });
-  engine().release.Answer([](auto call) { call.done(absl::OkStatus()); });
-  engine().set_order.Answer([](auto call) { call.done(absl::OkStatus()); });
-  engine().set_plan.Answer(
+  engine().verb<PrefetchArgs>().Answer(
+      [](auto call) { call.done(absl::OkStatus()); });
+  engine().verb<ReleaseArgs>().Answer(
+      [](auto call) { call.done(absl::OkStatus()); });
+  engine().verb<SetOrderArgs>().Answer(
+      [](auto call) { call.done(absl::OkStatus()); });
+  engine().verb<SetPlanArgs>().Answer(
       [](auto call) { call.done(absl::NotFoundError("no")); });
-  engine().clear_plan.Answer([](auto call) { call.done(absl::OkStatus()); });
+  engine().verb<ClearPlanArgs>().Answer(
+      [](auto call) { call.done(absl::OkStatus()); });
   ClientMessage open;
   open.mutable_open_session()->set_client_name("fuzz");
   const std::vector<std::string> seeds = {
@@ -415,5 +420,4 @@ TEST_F(SessionFixture, TenThousandRandomPacketsDoNoHarm) {
   EXPECT_EQ(engine().open_sessions(), 0u);
 }
 
-}  // namespace
-}  // namespace hoistd::testing
+}  // namespace hoistd::testing::session_hostile_test

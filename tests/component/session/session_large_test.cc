@@ -6,8 +6,7 @@
 
 #include "tests/component/session/session_fixture.h"
 
-namespace hoistd::testing {
-namespace {
+namespace hoistd::testing::session_large_test {
 
 using ::hoist::v1::ClientMessage;
 
@@ -42,8 +41,9 @@ class SessionLarge : public SessionFixture {
  protected:
   void SetUp() override {
     SessionFixture::SetUp();
-    engine().release.Answer([](auto call) { call.done(absl::OkStatus()); });
-    engine().stage.Answer(
+    engine().verb<ReleaseArgs>().Answer(
+        [](auto call) { call.done(absl::OkStatus()); });
+    engine().verb<StageArgs>().Answer(
         [](auto call) { call.done(absl::NotFoundError("no model")); });
   }
 };
@@ -94,11 +94,11 @@ TEST_F(SessionLarge, IsRefusedByItsNumberWhenTooManyAreInFlight) {
   server_->Shutdown();
   options_.connection.max_in_flight = 1;
   Start();
-  engine().stage.Answer(nullptr);
+  engine().verb<StageArgs>().Answer(nullptr);
   RawSession client(path());
   ASSERT_EQ(client.Open().message.code(), 0);
   ASSERT_TRUE(client.Send(StageMessage(1)));
-  auto waiting = engine().stage.Next();
+  auto waiting = engine().verb<StageArgs>().Next();
   const auto refused = client.Call(LargeRelease(2, 50'000)).message;
   EXPECT_EQ(refused.code(), kExhausted);
   EXPECT_EQ(refused.request_id(), 2u);
@@ -156,5 +156,4 @@ TEST_F(SessionLarge, WhatADeadClientSentIsDropped) {
   EXPECT_EQ(OpenFdCount(), before);
 }
 
-}  // namespace
-}  // namespace hoistd::testing
+}  // namespace hoistd::testing::session_large_test

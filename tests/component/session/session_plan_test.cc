@@ -20,8 +20,7 @@
 #include "tests/support/lane_client.h"
 #include "tests/support/raw_session.h"
 
-namespace hoistd::testing {
-namespace {
+namespace hoistd::testing::session_plan_test {
 
 using ::hoist::v1::ClientMessage;
 using ::testing::AllOf;
@@ -196,7 +195,7 @@ TEST_F(SessionPlan, WhatAShareChangeDoesNotNameStays) {
   const PlanId plan(answer.message.plan().id());
   const auto change = [&](ShareOf of, const ShareChange& what) {
     Answer<absl::StatusOr<ShareChanged>> changed;
-    rig_.engine().SetShare(of, what, changed.done());
+    rig_.engine().Ask(SetShareArgs{of, what}, changed.done());
     return changed.Wait();
   };
   ASSERT_OK(change(plan, {.priority = 5}).status());
@@ -219,7 +218,7 @@ TEST_F(SessionPlan, WhatAShareChangeDoesNotNameStays) {
 TEST_F(SessionPlan, WhatIsLoadedToADeviceCanBeCapped) {
   const auto change = [&](uint32_t device, const ShareChange& what) {
     Answer<absl::StatusOr<ShareChanged>> changed;
-    rig_.engine().SetShare(DeviceIndex(device), what, changed.done());
+    rig_.engine().Ask(SetShareArgs{DeviceIndex(device), what}, changed.done());
     return changed.Wait();
   };
   ASSERT_OK_AND_ASSIGN(const ShareChanged changed,
@@ -399,5 +398,4 @@ TEST_F(SessionPlan, ASlabIsGivenBeforeWhatLiesInIt) {
   }
 }
 
-}  // namespace
-}  // namespace hoistd::testing
+}  // namespace hoistd::testing::session_plan_test

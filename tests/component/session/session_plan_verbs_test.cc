@@ -5,8 +5,7 @@
 
 #include "tests/component/session/session_fixture.h"
 
-namespace hoistd::testing {
-namespace {
+namespace hoistd::testing::session_plan_verbs_test {
 
 using ::hoist::v1::ClientMessage;
 using ::testing::ElementsAre;
@@ -83,7 +82,7 @@ TEST_F(SessionPlans, SetPlanGivesThePlanItsSlabsAndItsLane) {
   hoist::UniqueFd slab = SealedMemfd(12288);
   const ino_t slab_inode = InodeOf(slab.get());
   ASSERT_TRUE(client().Send(SetPlanMessage(8)));
-  auto call = engine().set_plan.Next();
+  auto call = engine().verb<SetPlanArgs>().Next();
   EXPECT_EQ(call.session, SessionId(1));
   EXPECT_EQ(call.args.model, ModelId(3));
   EXPECT_EQ(call.args.budget_bytes, uint64_t{1} << 30);
@@ -114,20 +113,20 @@ TEST_F(SessionPlans, SetPlanGivesThePlanItsSlabsAndItsLane) {
 }
 
 TEST_F(SessionPlans, APlanThatTheEngineRefusesLeavesTheSessionUsable) {
-  engine().set_plan.Answer([](auto call) {
+  engine().verb<SetPlanArgs>().Answer([](auto call) {
     call.done(absl::ResourceExhaustedError("the least is 5"));
   });
   const auto refused = client().Call(SetPlanMessage(8));
   EXPECT_EQ(refused.message.code(), kExhausted);
   EXPECT_EQ(refused.message.message(), "the least is 5");
   EXPECT_TRUE(refused.fds.empty());
-  engine().set_plan.Answer([](auto call) { call.done(Opened({})); });
+  engine().verb<SetPlanArgs>().Answer([](auto call) { call.done(Opened({})); });
   EXPECT_EQ(client().Call(SetPlanMessage(9)).message.plan().id(), 8u);
 }
 
 TEST_F(SessionPlans, APlanInAsManySlabsAsAMessageCarriesArrives) {
   const hoist::UniqueFd slab = DevNull();
-  engine().set_plan.Answer([&slab](auto call) {
+  engine().verb<SetPlanArgs>().Answer([&slab](auto call) {
     // Two places are the lane's.
     call.done(Opened(
         std::vector<SlabUse>(kMaxSlabFdsPerLease - 2, SlabIn(slab.get()))));
@@ -140,7 +139,7 @@ TEST_F(SessionPlans, APlanInAsManySlabsAsAMessageCarriesArrives) {
 
 TEST_F(SessionPlans, APlanInMoreSlabsThanAMessageCarriesEndsTheSession) {
   const hoist::UniqueFd slab = DevNull();
-  engine().set_plan.Answer([&slab](auto call) {
+  engine().verb<SetPlanArgs>().Answer([&slab](auto call) {
     call.done(Opened(
         std::vector<SlabUse>(kMaxSlabFdsPerLease - 1, SlabIn(slab.get()))));
   });
@@ -153,9 +152,9 @@ TEST_F(SessionPlans, APlanInMoreSlabsThanAMessageCarriesEndsTheSession) {
 }
 
 TEST_F(SessionPlans, ClearPlanIsAnsweredAsTheEngineSays) {
-  engine().clear_plan.Answer([](auto call) {
+  engine().verb<ClearPlanArgs>().Answer([](auto call) {
     EXPECT_EQ(call.session, SessionId(1));
-    call.done(call.args == PlanId(8)
+    call.done(call.args.plan == PlanId(8)
                   ? absl::OkStatus()
                   : absl::NotFoundError("this session has no plan"));
   });
@@ -180,7 +179,9 @@ TEST_F(SessionPlans, DescriptorsWithAPlanVerbAreRefusedAndClosed) {
   }
   Barrier(client());
   EXPECT_EQ(OpenFdCount(), before);
-  EXPECT_EQ(engine().set_plan.calls() + engine().clear_plan.calls(), 0u);
+  EXPECT_EQ(engine().verb<SetPlanArgs>().calls() +
+                engine().verb<ClearPlanArgs>().calls(),
+            0u);
 }
 
 TEST_F(SessionPlans, WhatSetPlanMustNotSayDoesNotReachTheEngine) {
@@ -194,7 +195,7 @@ TEST_F(SessionPlans, WhatSetPlanMustNotSayDoesNotReachTheEngine) {
   const auto too_heavy = client().Call(message).message;
   EXPECT_EQ(too_heavy.code(), kInvalid);
   EXPECT_THAT(too_heavy.message(), HasSubstr("1 to 1000"));
-  EXPECT_EQ(engine().set_plan.calls(), 0u);
+  EXPECT_EQ(engine().verb<SetPlanArgs>().calls(), 0u);
 }
 
 // A client that leaves while its plan is being made: what the engine hands
@@ -202,7 +203,7 @@ TEST_F(SessionPlans, WhatSetPlanMustNotSayDoesNotReachTheEngine) {
 TEST_F(SessionPlans, APlanForAClientThatLeftIsDropped) {
   const hoist::UniqueFd slab = DevNull();
   ASSERT_TRUE(client().Send(SetPlanMessage(5)));
-  auto call = engine().set_plan.Next();
+  auto call = engine().verb<SetPlanArgs>().Next();
   client_.reset();
   engine().WaitUntilClosed(SessionId(1));
   // TearDown counts what is open.
@@ -210,5 +211,4 @@ TEST_F(SessionPlans, APlanForAClientThatLeftIsDropped) {
   Settle();
 }
 
-}  // namespace
-}  // namespace hoistd::testing
+}  // namespace hoistd::testing::session_plan_verbs_test

@@ -4,8 +4,7 @@
 
 #include "tests/component/session/session_fixture.h"
 
-namespace hoistd::testing {
-namespace {
+namespace hoistd::testing::session_resume_test {
 
 using ::hoist::v1::ClientMessage;
 using ::hoist::v1::DaemonMessage;
@@ -28,7 +27,7 @@ class ResumingSessions : public SessionFixture {
 
   // Of a client that can go on.
   void Open(RawSession& client) {
-    engine().open_session.Answer([this](auto call) {
+    engine().verb<OpenSessionArgs>().Answer([this](auto call) {
       sockets_.push_back(call.args.socket);
       call.done(engine().NewSession());
     });
@@ -93,7 +92,7 @@ TEST_F(ResumingSessions, GoOnOverTheirSockets) {
   Succeed();
   ExpectTold(client);
   ASSERT_TRUE(client.Send(Answer(kGeneration)));
-  auto call = engine().resume.Next();
+  auto call = engine().verb<ResumeArgs>().Next();
   EXPECT_EQ(call.session, SessionId(1));
   EXPECT_THAT(call.args.leases, ElementsAre(LeaseId(5)));
   EXPECT_THAT(call.args.plans, ElementsAre(PlanId(6)));
@@ -123,7 +122,7 @@ TEST_F(ResumingSessions, AreOpenedForWhoAsksForThatAgain) {
   open.mutable_open_session()->set_resumes(true);
   ASSERT_TRUE(client.Send(open));
   EXPECT_EQ(client.Receive()->message.open_session().session_id(), 1u);
-  engine().resume.Next().done(Resumed());
+  engine().verb<ResumeArgs>().Next().done(Resumed());
   EXPECT_EQ(client.Receive()->message.request_id(), 20u);
   Barrier(client);
 }
@@ -162,8 +161,8 @@ TEST_F(ResumingSessions, ForgetWhatWasAskedOfTheLastHoistd) {
   ASSERT_TRUE(client.Send(Answer(kGeneration - 1)));
   ASSERT_TRUE(client.Send(Answer(kGeneration)));
   ASSERT_TRUE(client.Send(StageMessage(11)));
-  engine().resume.Next().done(Resumed());
-  engine().stage.Next().done(absl::NotFoundError("nothing"));
+  engine().verb<ResumeArgs>().Next().done(Resumed());
+  engine().verb<StageArgs>().Next().done(absl::NotFoundError("nothing"));
   EXPECT_EQ(client.Receive()->message.request_id(), 20u);
   EXPECT_EQ(client.Receive()->message.request_id(), 11u);
 }
@@ -193,7 +192,7 @@ TEST_F(ResumingSessions, ThatWereToldToEndLiveUntilTheirClientsHangUp) {
   Succeed();
   ExpectTold(client);
   ASSERT_TRUE(client.Send(Answer(kGeneration)));
-  engine().resume.Next().done(Resumed());
+  engine().verb<ResumeArgs>().Next().done(Resumed());
   ASSERT_TRUE(client.Receive().has_value());
   EXPECT_THAT(engine().closed(), IsEmpty());
   other.Close();
@@ -232,5 +231,4 @@ TEST_F(ResumingSessions, AnAnswerThatNobodyAskedForIsRefused) {
   Barrier(client);
 }
 
-}  // namespace
-}  // namespace hoistd::testing
+}  // namespace hoistd::testing::session_resume_test

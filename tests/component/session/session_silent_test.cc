@@ -10,8 +10,7 @@
 #include "daemon/base/clock.h"
 #include "tests/component/session/session_fixture.h"
 
-namespace hoistd::testing {
-namespace {
+namespace hoistd::testing::session_silent_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -166,5 +165,4 @@ TEST_F(SessionSilent, ManyUidsLockNobodyOut) {
   EXPECT_EQ(client.Open().message.code(), 0);
 }
 
-}  // namespace
-}  // namespace hoistd::testing
+}  // namespace hoistd::testing::session_silent_test

@@ -3,8 +3,7 @@
 
 #include "tests/component/session/session_fixture.h"
 
-namespace hoistd::testing {
-namespace {
+namespace hoistd::testing::session_verbs_test {
 
 using ::hoist::v1::ClientMessage;
 using ::testing::ElementsAre;
@@ -29,7 +28,7 @@ class SessionVerbs : public SessionFixture {
 
 TEST_F(SessionFixture, OpenSessionTellsWhoServesAndWhoAsked) {
   OpenSessionArgs seen;
-  engine().open_session.Answer([&](auto call) {
+  engine().verb<OpenSessionArgs>().Answer([&](auto call) {
     seen = call.args;
     call.done(engine().NewSession());
   });
@@ -57,13 +56,13 @@ TEST_F(SessionFixture, OpenSessionTellsWhoServesAndWhoAsked) {
 }
 
 TEST_F(SessionFixture, ARefusedOpenMayBeTriedAgain) {
-  engine().open_session.Answer(
+  engine().verb<OpenSessionArgs>().Answer(
       [](auto call) { call.done(absl::UnavailableError("draining")); });
   RawSession client(path());
   const auto refused = client.Open().message;
   EXPECT_EQ(refused.code(), static_cast<int>(absl::StatusCode::kUnavailable));
   EXPECT_EQ(refused.message(), "draining");
-  engine().open_session.Answer(
+  engine().verb<OpenSessionArgs>().Answer(
       [&](auto call) { call.done(engine().NewSession()); });
   EXPECT_EQ(client.Open().message.code(), 0);
 }
@@ -87,7 +86,7 @@ TEST_F(SessionVerbs, RegisterModelHandsOverTheDescriptors) {
   ask->set_readers(hoist::v1::READERS_EVERYONE);
   ASSERT_TRUE(
       client().Send(message, std::vector<int>{b.get(), index.get(), a.get()}));
-  auto call = engine().register_model.Next();
+  auto call = engine().verb<RegisterModelArgs>().Next();
   EXPECT_EQ(call.session, SessionId(1));
   EXPECT_EQ(call.args.name, "minilm");
   ASSERT_EQ(call.args.shards.size(), 2u);
@@ -121,7 +120,7 @@ TEST_F(SessionVerbs, TwentyThousandExplicitTensorsGoBothWays) {
                        std::to_string(i));
   }
   ASSERT_GT(message.ByteSizeLong(), hoist::kMaxInlineBody);
-  engine().register_model.Answer([](auto call) {
+  engine().verb<RegisterModelArgs>().Answer([](auto call) {
     const auto& groups = call.args.grouping.groups;
     call.done(groups.size() == 1 && groups[0].tensors.size() == 20'000
                   ? absl::StatusOr<ModelPtr>(ModelOf(1, 20'000))
@@ -149,7 +148,7 @@ TEST_F(SessionVerbs, PublishHandsOverTheImage) {
   tensor->add_shape(4);
   tensor->set_size_bytes(16);
   ASSERT_TRUE(client().Send(message, std::vector<int>{image.get()}));
-  auto call = engine().publish.Next();
+  auto call = engine().verb<PublishArgs>().Next();
   EXPECT_EQ(call.args.model, "made");
   EXPECT_EQ(call.args.group.name, "g");
   EXPECT_EQ(call.args.group.image_bytes, 4096u);
@@ -168,7 +167,7 @@ TEST_F(SessionVerbs, ReadImageHandsOverTheMemfdAndIsJustAnswered) {
   const hoist::UniqueFd target = TargetMemfd(12288);
   ASSERT_TRUE(
       client().Send(ReadImageMessage(8), std::vector<int>{target.get()}));
-  auto call = engine().read_image.Next();
+  auto call = engine().verb<ReadImageArgs>().Next();
   EXPECT_EQ(call.args.key, (GroupKey{ModelId(3), GroupIndex(4)}));
   EXPECT_EQ(call.args.deadline, absl::Milliseconds(250));
   EXPECT_EQ(call.args.memfd_bytes, 12288u);
@@ -188,7 +187,7 @@ TEST_F(SessionVerbs, StageGivesLeaseAndSlabDescriptors) {
   struct stat original;
   ASSERT_EQ(fstat(slab.get(), &original), 0);
   ASSERT_TRUE(client().Send(StageMessage(8)));
-  auto call = engine().stage.Next();
+  auto call = engine().verb<StageArgs>().Next();
   EXPECT_EQ(call.args.key, (GroupKey{ModelId(3), GroupIndex(4)}));
   EXPECT_EQ(call.args.device, DeviceIndex(0));
   EXPECT_EQ(call.args.deadline, absl::Milliseconds(250));
@@ -229,12 +228,13 @@ TEST_F(SessionVerbs, OnlyWhoSaysSoIsAskedToCloseSlabs) {
   hoist::v1::ClientMessage open;
   open.mutable_open_session()->set_client_name("closer");
   open.mutable_open_session()->set_closes_slabs(true);
-  engine().open_session.Answer([this](auto call) {
+  engine().verb<OpenSessionArgs>().Answer([this](auto call) {
     EXPECT_TRUE(call.args.closes_slabs);
     call.done(engine().NewSession());
   });
   ASSERT_EQ(closer.Call(open).message.code(), 0);
-  engine().Ask({SessionId(2), DeviceIndex(1), 9, {SlabId(4), SlabId(6)}});
+  engine().Say(
+      SlabAsk{SessionId(2), DeviceIndex(1), 9, {SlabId(4), SlabId(6)}});
   const auto asked = closer.Receive();
   ASSERT_TRUE(asked.has_value());
   EXPECT_EQ(asked->message.request_id(), 0u);
@@ -249,14 +249,14 @@ TEST_F(SessionVerbs, OnlyWhoSaysSoIsAskedToCloseSlabs) {
   closed.mutable_slabs_closed()->set_number(9);
   closed.mutable_slabs_closed()->add_slab_ids(6);
   ASSERT_TRUE(closer.Send(closed));
-  auto call = engine().slabs_closed.Next();
+  auto call = engine().verb<SlabsClosedArgs>().Next();
   EXPECT_EQ(call.args.device, DeviceIndex(1));
   EXPECT_EQ(call.args.number, 9u);
   EXPECT_THAT(call.args.slabs, ElementsAre(SlabId(6)));
   call.done(absl::OkStatus());
   EXPECT_EQ(closer.Receive()->message.request_id(), 5u);
 
-  engine().open_session.Answer([this](auto opened) {
+  engine().verb<OpenSessionArgs>().Answer([this](auto opened) {
     EXPECT_FALSE(opened.args.closes_slabs);
     opened.done(engine().NewSession());
   });
@@ -265,19 +265,19 @@ TEST_F(SessionVerbs, OnlyWhoSaysSoIsAskedToCloseSlabs) {
 }
 
 TEST_F(SessionVerbs, PrefetchReleaseAndSetOrderAreJustAnswered) {
-  engine().prefetch.Answer([](auto call) {
+  engine().verb<PrefetchArgs>().Answer([](auto call) {
     EXPECT_EQ(call.args.model, ModelId(3));
     EXPECT_THAT(call.args.groups, ElementsAre(GroupIndex(2), GroupIndex(0)));
     EXPECT_EQ(call.args.to, OnHost());
     call.done(absl::OkStatus());
   });
-  engine().release.Answer([](auto call) {
-    EXPECT_THAT(call.args, ElementsAre(LeaseId(5), LeaseId(6)));
+  engine().verb<ReleaseArgs>().Answer([](auto call) {
+    EXPECT_THAT(call.args.leases, ElementsAre(LeaseId(5), LeaseId(6)));
     call.done(absl::NotFoundError("no lease 6"));
   });
-  engine().set_order.Answer([](auto call) {
+  engine().verb<SetOrderArgs>().Answer([](auto call) {
     EXPECT_EQ(call.args.model, ModelId(3));
-    EXPECT_THAT(call.args.order, ElementsAre(GroupIndex(1), GroupIndex(1)));
+    EXPECT_THAT(call.args.groups, ElementsAre(GroupIndex(1), GroupIndex(1)));
     call.done(absl::OkStatus());
   });
   ClientMessage prefetch;
@@ -302,9 +302,9 @@ TEST_F(SessionVerbs, PrefetchReleaseAndSetOrderAreJustAnswered) {
 TEST_F(SessionVerbs, RepliesCarryTheirRequestsIdsInAnyOrder) {
   ASSERT_TRUE(client().Send(DescribeMessage(100)));
   ASSERT_TRUE(client().Send(DescribeMessage(200)));
-  auto first = engine().describe_model.Next();
-  auto second = engine().describe_model.Next();
-  EXPECT_EQ(first.args, "minilm");
+  auto first = engine().verb<DescribeModelArgs>().Next();
+  auto second = engine().verb<DescribeModelArgs>().Next();
+  EXPECT_EQ(first.args.name, "minilm");
   second.done(ModelOf(2, 1));
   EXPECT_EQ(client().Receive()->message.request_id(), 200u);
   first.done(absl::NotFoundError("no such model"));
@@ -314,7 +314,7 @@ TEST_F(SessionVerbs, RepliesCarryTheirRequestsIdsInAnyOrder) {
 TEST_F(SessionVerbs, ALeaseInMoreSlabsThanAMessageCarriesEndsTheSession) {
   const hoist::UniqueFd slab = DevNull();
   ASSERT_TRUE(client().Send(StageMessage(8)));
-  auto call = engine().stage.Next();
+  auto call = engine().verb<StageArgs>().Next();
   LeaseGrant grant;
   SlabUse use;
   use.share.fd = slab.get();
@@ -333,7 +333,7 @@ TEST_F(SessionVerbs, ALeaseInMoreSlabsThanAMessageCarriesEndsTheSession) {
 TEST_F(SessionVerbs, ALeaseInAsManySlabsAsAMessageCarriesArrives) {
   const hoist::UniqueFd slab = DevNull();
   ASSERT_TRUE(client().Send(StageMessage(8)));
-  auto call = engine().stage.Next();
+  auto call = engine().verb<StageArgs>().Next();
   LeaseGrant grant;
   SlabUse use;
   use.share.fd = slab.get();
@@ -358,17 +358,16 @@ TEST_F(SessionFixture, ShutdownClosesSessionsAndRemovesTheSocket) {
 }
 
 TEST_F(SessionFixture, ASessionOpenedAfterShutdownIsClosed) {
-  engine().open_session.Answer(nullptr);
+  engine().verb<OpenSessionArgs>().Answer(nullptr);
   RawSession client(path());
   ClientMessage open;
   open.mutable_open_session();
   ASSERT_TRUE(client.Send(open));
-  auto call = engine().open_session.Next();
+  auto call = engine().verb<OpenSessionArgs>().Next();
   server_->Shutdown();
   EXPECT_THAT(engine().closed(), IsEmpty());
   call.done(SessionId(41));
   EXPECT_THAT(engine().closed(), ElementsAre(SessionId(41)));
 }
 
-}  // namespace
-}  // namespace hoistd::testing
+}  // namespace hoistd::testing::session_verbs_test

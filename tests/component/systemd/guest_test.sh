@@ -25,7 +25,7 @@ check "these are the sections with commands" same \
   "$(headings_with_commands | paste -sd ' ')"
 check "it can be installed" follow Install
 check "users may be let in" follow Users
-# What "First say in hoistd.toml" stands for: a root, and pools that fit here.
+# "First edit hoistd.toml": a root, and pools that fit here.
 configure
 check "hoistd starts from its unit" follow Start
 pid=$(main_pid)
@@ -199,7 +199,7 @@ check "the journal names file, line and key" \
   bash -c "journalctl -u hoistd | grep -q '$wrong'"
 cp /tmp/hoistd.toml /etc/hoist/
 systemctl reset-failed hoistd
-check "it starts once that is mended" systemctl start hoistd
+check "it starts once that is corrected" systemctl start hoistd
 
 pid=$(main_pid)
 check "it can be removed" follow Remove

@@ -32,11 +32,11 @@ int Park(uint64_t count) {
   std::vector<HandedFd> handed = TakeHandedFds();
   const std::unique_ptr<FdStore> store = NotifyFdStore();
   if (store == nullptr) return 2;
-  std::set<KeptKey> there;
+  std::set<PersistedKey> there;
   Keep::Found found;
-  absl::StatusOr<Keep> keep =
-      Keep::Create(*store, handed, found,
-                   [&](KeptKey key, hoist::UniqueFd) { there.insert(key); });
+  absl::StatusOr<Keep> keep = Keep::Create(
+      *store, handed, found,
+      [&](PersistedKey key, hoist::UniqueFd) { there.insert(key); });
   if (!keep.ok()) {
     std::fprintf(stderr, "%s\n", keep.status().ToString().c_str());
     return 3;

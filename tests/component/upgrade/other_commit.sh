@@ -2,7 +2,7 @@
 # other_commit.sh BUILD PYTHON [COMMIT]
 #
 # Builds hoistd and libhoist of another commit, in a worktree of its own below
-# BUILD, and has workers of either go on from the one build to the other and
+# BUILD. It has workers of either go on from the one build to the other and
 # back. COMMIT: "earlier" is the newest one before this tree's in which daemon/
 # differs. Exits with 77, and says why, where it cannot run.
 set -euo pipefail
@@ -29,7 +29,7 @@ commit=$(git -C "$root" rev-parse --verify --quiet "$wanted^{commit}") ||
   skip "the git history here has no $wanted"
 git -C "$root" diff --quiet "$commit" -- daemon shared client proto &&
   skip "$wanted differs in nothing that is built: a copy proves nothing"
-[[ -n $(git -C "$root" ls-tree "$commit" daemon/keeper/kept_book.h) ]] ||
+[[ -n $(git -C "$root" ls-tree "$commit" daemon/keeper/) ]] ||
   skip "$wanted keeps no book"
 
 source=$build/other/$commit

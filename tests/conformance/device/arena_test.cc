@@ -9,8 +9,7 @@
 #include "tests/conformance/device/share_text.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd::testing {
-namespace {
+namespace hoistd::testing::arena_test {
 
 constexpr uint64_t kOffset = 8 * kSlabBytes;
 
@@ -120,5 +119,4 @@ INSTANTIATE_TEST_SUITE_P(, ArenaConformance,
                                            DeviceCase{Backing::kVmm, true}),
                          CaseName);
 
-}  // namespace
-}  // namespace hoistd::testing
+}  // namespace hoistd::testing::arena_test

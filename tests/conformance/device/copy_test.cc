@@ -13,8 +13,7 @@
 #include "tests/support/status_matchers.h"
 #include "tests/support/until.h"
 
-namespace hoistd::testing {
-namespace {
+namespace hoistd::testing::copy_test {
 
 using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
@@ -268,5 +267,4 @@ TEST_P(DeviceConformance, CopiesOutsideSlabsAreRefused) {
   EXPECT_OK(WaitFor(*stream));
 }
 
-}  // namespace
-}  // namespace hoistd::testing
+}  // namespace hoistd::testing::copy_test

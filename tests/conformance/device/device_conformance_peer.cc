@@ -40,9 +40,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "client/src/arena_memory.h"
-#include "client/src/device_map.h"
-#include "client/src/piece_range.h"
+#include "client/src/device/arena_memory.h"
+#include "client/src/device/device_map.h"
+#include "client/src/device/piece_range.h"
 #include "daemon/base/status.h"
 #include "daemon/device/cuda_device.h"
 #include "daemon/device/emulated_device.h"

@@ -11,8 +11,7 @@
 #include "tests/conformance/device/share_text.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd::testing {
-namespace {
+namespace hoistd::testing::lifetime_test {
 
 constexpr int kWarmUp = 20;
 constexpr int kRounds = 1000;
@@ -175,5 +174,4 @@ TEST_P(DeviceConformance, OneSlabOpenedAThousandTimesLeaksNothing) {
   EXPECT_GE(FreeDeviceBytes() + kSlack * kMiB, free);
 }
 
-}  // namespace
-}  // namespace hoistd::testing
+}  // namespace hoistd::testing::lifetime_test

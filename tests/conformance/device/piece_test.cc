@@ -8,8 +8,7 @@
 #include "tests/conformance/device/rig.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd::testing {
-namespace {
+namespace hoistd::testing::piece_test {
 
 // Two pieces that are read in place, the first of them on the device too.
 class PieceConformance : public DeviceConformance {
@@ -144,5 +143,4 @@ INSTANTIATE_TEST_SUITE_P(, PieceConformance,
                                            DeviceCase{Backing::kVmm}),
                          CaseName);
 
-}  // namespace
-}  // namespace hoistd::testing
+}  // namespace hoistd::testing::piece_test

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "daemon/device/in_place_device.h"
-#include "daemon/terms/device.h"
+#include "daemon/types/device.h"
 #include "gtest/gtest.h"
 #include "tests/conformance/device/peer.h"
 

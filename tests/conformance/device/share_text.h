@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "daemon/terms/device.h"
+#include "daemon/types/device.h"
 
 namespace hoistd::testing {
 

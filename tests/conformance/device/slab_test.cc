@@ -9,8 +9,7 @@
 #include "tests/conformance/device/share_text.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd::testing {
-namespace {
+namespace hoistd::testing::slab_test {
 
 using ::testing::HasSubstr;
 
@@ -168,5 +167,4 @@ TEST_P(DeviceConformance, BadImportsAreRefusedAndTheMapGoesOn) {
   EXPECT_TRUE(worker->Read(slab.offset, slab.bytes).value() == from);
 }
 
-}  // namespace
-}  // namespace hoistd::testing
+}  // namespace hoistd::testing::slab_test

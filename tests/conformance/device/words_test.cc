@@ -10,8 +10,7 @@
 #include "tests/conformance/device/rig.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd::testing {
-namespace {
+namespace hoistd::testing::words_test {
 
 constexpr size_t kPage = 4096;
 
@@ -145,5 +144,4 @@ TEST_P(WordsConformance, AStreamThatWorksIsHealthy) {
 INSTANTIATE_TEST_SUITE_P(, WordsConformance, ::testing::ValuesIn(kDeviceCases),
                          CaseName);
 
-}  // namespace
-}  // namespace hoistd::testing
+}  // namespace hoistd::testing::words_test

@@ -1,6 +1,6 @@
 // What every IoEngine promises, on every engine, with direct and buffered
 // files.
-#include "daemon/terms/io_engine.h"
+#include "daemon/types/io_engine.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

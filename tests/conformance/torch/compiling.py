@@ -28,6 +28,11 @@ class CountingBackend:
         return self._compile(graph, inputs, **options)
 
 
+def plenty_of_code() -> Any:
+    """One function may be compiled more often than is sensible."""
+    return torch._dynamo.config.patch(recompile_limit=64)
+
+
 @contextlib.contextmanager
 def fresh_compiler() -> Iterator[None]:
     """Nothing compiled before is used within, nor what is within after; and

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import pathlib
-import subprocess
 import sys
-from typing import Any, Callable, Iterator
+import traceback
+import weakref
+from typing import Any, Callable, Generator, Iterator
 
 import pytest
 
@@ -17,10 +19,13 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 sys.path.append(str(ROOT / "client" / "python"))
 
 import hoist  # noqa: E402
-from real_daemon import MIB, RealDaemon  # noqa: E402
+from real_daemon import MIB, RealDaemon, Refused, until  # noqa: E402
+from sampled import sample_combinations  # noqa: E402
 
 KIND = os.environ.get("HOIST_TEST_DEVICE", "cpu")
 SIZES = {"pool": 64 * MIB, "slab": 2 * MIB, "host": 128 * MIB, "extra": ""}
+PATIENCE = 2  # Seconds, until a session that was let go of has ended.
+_passed = pytest.StashKey[bool]()
 MARKS = (
     "hoistd(pool, host, slab, in_place, extra): the sizes of this test's hoistd",
     "only_cuda(why): needs a GPU; skipped elsewhere",
@@ -36,16 +41,88 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", mark)
 
 
+@pytest.hookimpl(tryfirst=True)  # Before `-m` looks at marks.
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = pathlib.Path(__file__).parent
+    sample_combinations(one for one in items if here in one.path.parents)
+
+
 def pytest_report_header() -> str:
     return (f"hoist on {KIND}: {_hoistd_path() or 'no hoistd found'}, "
             f"{hoist.library_path()}")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    _others.update(_attached())
     for mark, here in (("only_cuda", "cuda"), ("only_emulated", "cpu")):
         found = item.get_closest_marker(mark)
         if found is not None and KIND != here:
             pytest.skip(f"{mark}: {found.args[0]}")
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]
+                              ) -> Generator[None, Any, None]:
+    """The report of an error has all that it shows; the frames of the error,
+    which Python and pytest keep, would hold on to modules."""
+    yield
+    if call.when == "call":
+        item.stash[_passed] = call.excinfo is None
+    if call.excinfo is not None and not item.config.getoption("usepdb"):
+        _clear_frames(call.excinfo.value)
+
+
+def _clear_frames(error: BaseException) -> None:
+    errors: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while errors:
+        one = errors.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            traceback.clear_frames(one.__traceback__)
+            for frame, _ in traceback.walk_tb(one.__traceback__):
+                frame.f_locals  # As a report read them; now there are none.
+            errors += [one.__cause__, one.__context__]
+
+
+@pytest.hookimpl(hookwrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, None]:
+    """A module that is still attached is its test's failure: patches of torch
+    stay with it, for all the tests that follow. After all else: until its
+    teardown pytest keeps log records, which may have errors with frames."""
+    outcome = yield
+    left = still_attached()
+    if left and outcome.excinfo is None:
+        outcome.force_exception(pytest.fail.Exception(
+            f"modules are still attached: {', '.join(left)}", pytrace=False))
+
+
+def still_attached() -> list[str]:
+    """The kinds of modules that this test has left."""
+    if not _attached():
+        return []
+    _collect()
+    return sorted({type(one).__name__ for one in _attached()
+                   if one not in _others})
+
+
+def _collect() -> None:
+    """Modules are cycles. Of a backward that failed torch keeps nodes that were
+    ready to run, and all that they lead to, until the thread's next one."""
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None and _attached():
+        with torch.enable_grad():
+            torch.zeros((), requires_grad=True).exp().backward()
+        gc.collect()
+
+
+_others: weakref.WeakSet[Any] = weakref.WeakSet()  # Of tests before.
+
+
+def _attached() -> list[Any]:
+    registry = sys.modules.get("hoist.nn._tree.registry")
+    return [] if registry is None else list(registry._attached)
 
 
 def _hoistd_path() -> str:
@@ -81,49 +158,73 @@ def _start(**sizes: Any) -> RealDaemon:
 
 
 class _Shelf:
-    """On a GPU a hoistd takes about a second to start, so one of each size is
-    kept for the next test, emptied; on an emulated device each test has its
-    own."""
+    """A worker's tests share the hoistds of their sizes. Every tenth test ends
+    its own, as does one that failed or that leaves a session or a model there.
+    An exit code other than 0 is that test's failure."""
+
+    EACH = 10
+    KEPT = 3  # Sizes: a hoistd's memory is all there from its start.
 
     def __init__(self) -> None:
         self._kept: dict[Any, RealDaemon] = {}
+        self._given = 0
 
     def take(self, sizes: dict[str, Any]) -> RealDaemon:
-        kept = self._kept.pop(self._key(sizes), None)
-        if kept is not None and kept.process.poll() is None:
-            kept.count_anew()
-            return kept
-        return _start(**sizes)
+        return self._kept.pop(_key(sizes), None) or _start(**sizes)
 
-    def put(self, sizes: dict[str, Any], daemon: RealDaemon) -> None:
-        alive = daemon.process.poll() is None
-        if alive and KIND == "cuda" and self._emptied(daemon):
-            self._kept[self._key(sizes)] = daemon
+    def put(self, sizes: dict[str, Any], daemon: RealDaemon,
+            passed: bool) -> None:
+        """What failed holds on to whatever its frames name: its hoistd ends."""
+        self._given += 1
+        if (not passed or daemon.process.poll() is not None
+                or self._given % self.EACH == 0 or not _empty(daemon)):
+            self._end(daemon)
             return
+        self._kept[_key(sizes)] = daemon
+        if len(self._kept) > self.KEPT:
+            self._end(self._kept.pop(next(iter(self._kept))))
+
+    def close(self) -> None:
+        while self._kept:
+            self._end(self._kept.popitem()[1])
+
+    @staticmethod
+    def _end(daemon: RealDaemon) -> None:
+        alive = daemon.process.poll() is None
         said = daemon.log_text()
         code = daemon.stop()
         assert alive and code == 0, f"hoistd ended with {code}:\n{said}"
 
-    def close(self) -> None:
-        for daemon in self._kept.values():
-            daemon.stop()
 
-    @staticmethod
-    def _key(sizes: dict[str, Any]) -> tuple[Any, ...]:
-        return tuple(sorted(sizes.items()))
+def _key(sizes: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(sorted(sizes.items()))
 
-    @staticmethod
-    def _emptied(daemon: RealDaemon) -> bool:
-        gc.collect()  # Sessions and modules that the test let go of.
-        try:
+
+def _empty(daemon: RealDaemon) -> bool:
+    """Whether it is as a new one, once its models are forgotten; sessions end a
+    little after their clients have let go of them. Counts begin anew."""
+    link = sys.modules.get("hoist.nn._store.link")
+    if link is not None:
+        link._sessions.clear()
+    _collect()
+    status = daemon.status()
+    with contextlib.suppress(AssertionError, Refused):
+        if int(status["sessions"]):
+            until(lambda: not int(daemon.status()["sessions"]),
+                  seconds=PATIENCE)
+            status = daemon.status()
+        if int(status["models"]):
             daemon.forget_models()
-        except subprocess.CalledProcessError:
-            return False
-        return True
+    if int(status["sessions"]) or int(status["models"]):
+        status = daemon.status()
+    daemon.count_anew(status)
+    return not any(int(status[what])
+                   for what in ("sessions", "leases", "models"))
 
 
 @pytest.fixture(scope="session")
 def _shelf() -> Iterator[_Shelf]:
+    gc.freeze()  # What is imported: `_empty` collects after each test.
     shelf = _Shelf()
     yield shelf
     shelf.close()
@@ -154,7 +255,8 @@ def hoistd(request: pytest.FixtureRequest, _shelf: _Shelf, _own_world: None,
     daemon = _shelf.take(sizes)
     monkeypatch.setenv("HOIST_SOCKET", daemon.socket)
     yield daemon
-    _shelf.put(sizes, daemon)
+    request.node.funcargs.clear()  # Fixtures that end after this one.
+    _shelf.put(sizes, daemon, request.node.stash.get(_passed, False))
 
 
 @pytest.fixture

@@ -48,10 +48,10 @@ def group_names(model: nn.Module) -> list[str]:
 
 
 def least_budget(model: nn.Module, **options: Any) -> int:
-    """What hoist says would do, when it is given one byte."""
+    """What hoist says would be enough, when it is given one byte."""
     with pytest.raises(hoist.ResourceExhausted) as refused:
         hoist.attach(model, 1, **options)
-    found = re.findall(r"least that would do is (\d+) bytes",
+    found = re.findall(r"least that would be enough is (\d+) bytes",
                        str(refused.value))
     assert found, refused.value
     return int(found[-1])

@@ -19,11 +19,12 @@ from torch import nn  # noqa: E402
 
 from activations import (Block, Blocks, batch, gradients, peak_bytes,  # noqa: E402
                          same, train)
+from sampled import sampled  # noqa: E402
 from subclasses import Packed, Scaled  # noqa: E402
 
 pytestmark = pytest.mark.hoistd(pool=32 << 20, host=32 << 20,
                                 in_place=96 << 20)
-STEPS = 20
+STEPS = 5
 
 
 def blocks(device, count=24):
@@ -33,7 +34,7 @@ def blocks(device, count=24):
 
 @pytest.fixture(scope="module")
 def wanted():
-    """Of 20 steps of 24 blocks without offloading, by device."""
+    """Of steps of 24 blocks without offloading, by device."""
     found = {}
 
     def of(device):
@@ -47,11 +48,13 @@ def wanted():
 # Results.
 
 
-@pytest.mark.parametrize("options", [
+@pytest.mark.parametrize("options", sampled([
     {}, {"keep_last": 0}, {"keep_last": 1}, {"keep_last": 6},
     {"keep_last": 24}, {"budget": 0.5}, {"budget": "400KB"},
     {"skip": "qkv"}, {"skip": nn.LayerNorm}, {"arena": "400KB"},
-    {"arena": "64MB"}, {"min_bytes": 10_000}], ids=str)
+    {"arena": "64MB"}, {"min_bytes": 10_000}],
+    {}, {"keep_last": 24}, {"budget": "400KB"}, {"skip": "qkv"},
+    {"arena": "400KB"}), ids=str)
 def test_training_is_bit_equal(hoistd, device, wanted, options):
     model = blocks(device)
     with hoist.offload_activations(model, **{"min_bytes": 0, **options}) as (

@@ -10,6 +10,7 @@ import hoist  # noqa: E402
 from torch import nn  # noqa: E402
 
 from activations import Blocks, batch, same, train  # noqa: E402
+from sampled import sampled  # noqa: E402
 
 pytestmark = [pytest.mark.hoistd(pool=32 << 20, host=32 << 20,
                                 in_place=96 << 20),
@@ -65,11 +66,12 @@ def uncompiled_bytes(device):
         return 1.1 * offload.stats().moved_out_bytes
 
 
-@pytest.mark.parametrize("backend, how, first", [
+@pytest.mark.parametrize("backend, how, first", sampled([
     ("aot_eager", "whole", "compile"), ("aot_eager", "module", "offload"),
     ("aot_eager", "by block", "compile"), ("aot_eager", "wrapped", "offload"),
     ("aot_eager", "wrapped", "compile"),
-    ("inductor", "whole", "offload"), ("inductor", "by block", "offload")])
+    ("inductor", "whole", "offload"), ("inductor", "by block", "offload")],
+    ("aot_eager", "module", "offload"), ("aot_eager", "by block", "compile")))
 def test_compiled_training_is_bit_equal(hoistd, device, how, first, backend):
     # By block, as hooks break the graph there.
     plain = blocks(device)

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import hoist  # noqa: E402
-from hoist._copier import Copier  # noqa: E402
+from hoist._copy_permit import CopyPermit  # noqa: E402
 from hoist.activations._runs import Pass  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.autograd.graph import save_on_cpu  # noqa: E402
@@ -178,7 +178,7 @@ class Fails(Exception):
 
 def fail_at(monkeypatch, verb, calls):
     """The copier's call of that number raises."""
-    whole = getattr(Copier, verb)
+    whole = getattr(CopyPermit, verb)
     left = [calls]
 
     def copy(self, *arguments):
@@ -187,7 +187,7 @@ def fail_at(monkeypatch, verb, calls):
             raise Fails
         whole(self, *arguments)
 
-    monkeypatch.setattr(Copier, verb, copy)
+    monkeypatch.setattr(CopyPermit, verb, copy)
 
 
 # 8 layers save 14 tensors or so each: in the midst of a layer's.

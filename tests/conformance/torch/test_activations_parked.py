@@ -14,6 +14,7 @@ from real_daemon import MIB, until  # noqa: E402
 from activations import Blocks, batch, gradients, same  # noqa: E402
 from deaths import kill_kept  # noqa: E402
 
+pytestmark = pytest.mark.real_time
 SIZES = {"pool": 32 * MIB, "host": 32 * MIB, "in_place": 64 * MIB}
 
 

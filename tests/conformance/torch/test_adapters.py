@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from typing import Any
@@ -138,6 +139,28 @@ def test_merging_is_refused_and_leaves_all_as_it_was(hoistd, device,
             assert same_bytes(one, weights[name]), name
 
 
+@pytest.mark.parametrize("budget", [0.8, 1.0])
+def test_unmerging_is_refused_and_leaves_all_as_it_was(hoistd, device,
+                                                       budget):
+    """Also where peft does it by itself, as adapters are disabled."""
+    model = with_adapters(a_base(device))
+    model.merge_adapter()
+    expected = run(model)
+    hoist.attach(model, budget)
+    for _ in range(2):
+        with pytest.raises(hoist.FailedPrecondition, match="hoist.detach"):
+            model.unmerge_adapter()
+        assert_equal_outputs(run(model), expected)
+        with model.disable_adapter(), pytest.raises(
+                hoist.FailedPrecondition, match="hoist.detach"):
+            run(model)
+        assert_equal_outputs(run(model), expected)
+    hoist.detach(model)
+    assert_equal_outputs(run(model), expected)
+    model.unmerge_adapter()
+    run(model)
+
+
 def test_after_detach_merging_works(hoistd, device, references):
     base = a_base(device)
     hoist.attach(base, 0.8)
@@ -169,6 +192,31 @@ def test_adapters_are_saved_and_loaded_from_files(hoistd, device, references,
     again.set_adapter("first")
     assert_equal_outputs(run(again), references["first"])
     assert_equal_outputs(run(again.unload()), references["base"])
+
+
+@pytest.mark.parametrize("budget", [0.8, 1.0])
+def test_an_adapter_that_was_there_at_attach_is_swapped_in_place(
+        hoistd, device, references, tmp_path, budget):
+    """It is the worker's own, wherever it was."""
+    hotswap = pytest.importorskip("peft.utils.hotswap")
+    torch.manual_seed(11)
+    other = peft.get_peft_model(a_base(device), a_config("first"),
+                                adapter_name="first").eval()
+    other.save_pretrained(tmp_path)
+    expected = run(other)
+    model = peft.get_peft_model(a_base(torch.device("cpu")), a_config("first"),
+                                adapter_name="first").eval()
+    before = run(copy.deepcopy(model).to(device))
+    assert not torch.equal(before, expected)
+    hoist.attach(model, budget, device=device)
+    assert_equal_outputs(run(model), before)
+    hotswap.hotswap_adapter(model, str(tmp_path / "first"),
+                            adapter_name="first",
+                            torch_device=str(device))
+    for _ in range(2):
+        assert_equal_outputs(run(model), expected)
+    hoist.check(model)
+    hoist.detach(model)
 
 
 @pytest.mark.parametrize("groups", ["block", "leaf"])

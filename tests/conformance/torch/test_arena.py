@@ -17,7 +17,7 @@ import hoist
 from conftest import KIND, MIB
 from hoist._arena import Arena, Block
 
-pytestmark = pytest.mark.hoistd(in_place=64 * MIB)
+pytestmark = [pytest.mark.hoistd(in_place=64 * MIB), pytest.mark.real_time]
 
 
 def view(block: Block, like: torch.Tensor) -> torch.Tensor:

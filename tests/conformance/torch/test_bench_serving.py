@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+pytestmark = pytest.mark.real_time
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 BENCH = ROOT / "tests" / "bench" / "bench_serving.py"
 

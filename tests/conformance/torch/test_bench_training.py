@@ -14,6 +14,7 @@ pytest.importorskip("numpy")
 
 from conftest import _hoistd_path  # noqa: E402
 
+pytestmark = pytest.mark.real_time
 BENCH = (pathlib.Path(__file__).resolve().parents[2] / "bench"
          / "bench_training.py")
 

@@ -3,6 +3,8 @@ library renames, merges, fuses or splits them as it loads them."""
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -399,6 +401,165 @@ def test_integers_for_what_has_gradients_are_refused(hoistd, device, tmp_path):
         session.model("model")
     loaded = hoist.load(module.requires_grad_(False), file)
     assert loaded.weight.dtype == torch.int8  # As it is in the file.
+
+
+# --- What the files say besides.
+
+
+def quantised(model: nn.Module, scale: str) -> dict[str, torch.Tensor]:
+    """As checkpoints in FP8 are: each matrix with a scale beside it."""
+    saved = {}
+    for name, value in model.state_dict().items():
+        saved[name] = value.clone()
+        if value.dim() == 2:
+            by = value.abs().max() / 448
+            saved[name] = (value / by).to(FP8)
+            saved[name.removesuffix("weight") + scale] = by.reshape(1)
+    return saved
+
+
+@pytest.mark.parametrize("options", [{}, {"dtype": torch.float32},
+                                     {"dtype": torch.bfloat16}], ids=str)
+@pytest.mark.parametrize("scale", ["weight_scale", "weight_scale_inv", "scale",
+                                   "weight.absmax"])
+def test_weights_whose_scales_nobody_takes_are_refused(hoistd, tmp_path, scale,
+                                                       options):
+    """Not loaded without them: their bytes are not their values."""
+    def build():
+        return nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+
+    save_file(quantised(build(), scale), tmp_path / "model.safetensors")
+    with pytest.raises(hoist.Unimplemented) as caught:
+        hoist.load(build, tmp_path, **options)
+    for said in '"0.weight"', f'"0.{scale}"', "and 1 more", "hoist.attach":
+        assert said in str(caught.value)
+    with hoist.connect() as session, pytest.raises(hoist.NotFound):
+        session.model(tmp_path.name)  # Nothing was left behind.
+    assert hoistd.tier("HOST")["used_bytes"] == 0
+
+
+def test_a_module_with_places_for_scales_gets_them(hoistd, device, tmp_path):
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.empty(8, 8, dtype=FP8), False)
+            self.weight_scale = nn.Parameter(torch.empty(1), False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ (self.weight.float() * self.weight_scale)
+
+    saved = quantised(nn.Linear(8, 8, bias=False), "weight_scale")
+    save_file(saved, tmp_path / "model.safetensors",
+              metadata={"quantization": "fp8"})
+    loaded = hoist.load(Scaled, tmp_path)
+    x = torch.randn(3, 8, device=device)
+    whole = saved["weight"].to(device).float() * saved["weight_scale"].to(
+        device)
+    with torch.no_grad():
+        assert_equal_outputs(loaded(x), x @ whole)
+
+
+def test_fp8_without_scales_is_a_type_as_others(hoistd, device, tmp_path):
+    plain = nn.Linear(8, 8)
+    saved = {name: value.to(FP8) for name, value in plain.state_dict().items()}
+    save_file(saved, tmp_path / "model.safetensors")
+    loaded = hoist.load(lambda: nn.Linear(8, 8), tmp_path,
+                        dtype=torch.bfloat16)
+    for name, value in loaded.state_dict().items():
+        assert same_bytes(value, saved[name].to(torch.bfloat16)), name
+
+
+@pytest.mark.parametrize("where", ["the folder's", "the module's"])
+def test_a_configuration_of_a_quantiser_is_refused_by_its_name(hoistd, tmp_path,
+                                                               where):
+    """Whatever it is, and be the weights as wide as ever: from_pretrained
+    would make other layers."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+    config = LlamaConfig(hidden_size=16, intermediate_size=32, vocab_size=32,
+                         num_hidden_layers=2, num_attention_heads=2)
+    LlamaForCausalLM(config).save_pretrained(tmp_path)
+    said = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    if where == "the module's":
+        config.quantization_config = said
+    else:
+        file = tmp_path / "config.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()),
+                                    "quantization_config": said}))
+    with pytest.raises(hoist.Unimplemented,
+                       match="quantization_config: bitsandbytes"):
+        hoist.load(lambda: LlamaForCausalLM(config), tmp_path)
+
+
+def test_what_nobody_takes_and_changes_nothing_is_logged(hoistd, tmp_path,
+                                                         caplog):
+    plain = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    save_file(plain.state_dict(), tmp_path / "model.safetensors")
+    loaded = hoist.load(lambda: nn.Sequential(nn.Linear(4, 4)), tmp_path)
+    assert same_bytes(loaded[0].weight, plain[0].weight)
+    assert "2 tensors of the files are no weights of the module: 1." in (
+        caplog.text)
+
+
+class Normed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.norm = nn.BatchNorm2d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.conv(x))
+
+
+def test_dtype_converts_buffers_of_the_files_too(hoistd, device, tmp_path):
+    torch.manual_seed(4)
+    plain = Normed().eval()
+    plain.norm.running_mean.normal_()
+    save_file(plain.state_dict(), tmp_path / "model.safetensors")
+    plain.half().to(device)
+    loaded = hoist.load(Normed, tmp_path, dtype=torch.float16).eval()
+    for name, value in plain.state_dict().items():
+        assert same_bytes(loaded.state_dict()[name], value), name
+    x = torch.randn(2, 3, 8, 8, device=device).half()
+    with torch.no_grad():
+        assert_equal_outputs(loaded(x), plain(x))
+
+
+class Buffers(transformers.PreTrainedModel):
+    """Of each kind that from_pretrained(dtype=) has a way with."""
+
+    config_class = transformers.PretrainedConfig
+    _keep_in_fp32_modules_strict = ["kept"]
+
+    def __init__(self, config: transformers.PretrainedConfig) -> None:
+        super().__init__(config)
+        self.body = Normed()
+        self.wide = nn.Parameter(torch.randn(4, dtype=torch.float32))
+        self.register_buffer("kept", torch.randn(4))
+        self.register_buffer("saved", torch.linspace(0, 1, 4))
+        self.register_buffer("own", torch.linspace(0, 1, 4), persistent=False)
+        self.register_buffer("insists", torch.linspace(
+            0, 1, 4, dtype=torch.float32), persistent=False)
+        self.register_buffer("saved_wide", torch.randn(4, dtype=torch.float32))
+        self.post_init()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16,
+                                   torch.float32])
+def test_types_are_those_of_from_pretrained(hoistd, device, tmp_path, dtype):
+    config = transformers.PretrainedConfig()
+    Buffers(config).save_pretrained(tmp_path)
+    saved = load_file(tmp_path / "model.safetensors")
+    theirs = Buffers.from_pretrained(tmp_path, dtype=dtype)
+    loaded = hoist.load(lambda: Buffers(config), tmp_path, dtype=dtype)
+    both = [dict([*one.named_parameters(), *one.named_buffers()])
+            for one in (loaded, theirs)]
+    assert both[0].keys() == both[1].keys()
+    for name, value in both[1].items():
+        assert both[0][name].dtype == value.dtype, name
+        if name in saved:  # It leaves the others' values to the module.
+            assert same_bytes(both[0][name], value.to(device)), name
+    assert {"wide", "kept", "saved", "saved_wide"} < saved.keys()
+    assert torch.get_default_dtype() is torch.float32
 
 
 def test_buffers_that_nobody_has_made_say_what_would_do(hoistd, tmp_path):

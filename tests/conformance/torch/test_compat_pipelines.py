@@ -17,7 +17,7 @@ import diffusers.hooks  # noqa: E402
 import hoist  # noqa: E402
 from equal import same_bytes  # noqa: E402
 from hoist import compat  # noqa: E402
-from hoist.nn._attachment import attachment_of  # noqa: E402
+from hoist.nn._api.attachment import attachment_of  # noqa: E402
 from models import Stack  # noqa: E402
 from pipelines import KINDS  # noqa: E402
 from torch import nn  # noqa: E402

@@ -15,6 +15,7 @@ from compiling import CountingBackend, fresh_compiler  # noqa: E402
 from equal import assert_equal_outputs  # noqa: E402
 from models import WIDTH, Block, Stack, Transformer, numbers  # noqa: E402
 from passes import attached, group_names  # noqa: E402
+from sampled import sampled  # noqa: E402
 from torch import nn  # noqa: E402
 
 Backend = Any
@@ -137,7 +138,8 @@ def test_after_detach_compiled_code_uses_the_own_weights(hoistd, device):
 @pytest.mark.skipif(shutil.which("c++") is None
                     and shutil.which("g++") is None,
                     reason="inductor needs a C++ compiler for CPU code")
-@pytest.mark.parametrize("way", ["whole", "blocks in place", "blocks"])
+@pytest.mark.parametrize("way", sampled(
+    ["whole", "blocks in place", "blocks"], "blocks in place"))
 def test_inductors_code_equals_the_residents(hoistd, device, way):
     def make() -> nn.Module:
         torch.manual_seed(5)
@@ -199,8 +201,8 @@ def test_a_captured_pass_is_replayed_between_ordinary_ones(hoistd, device,
 def test_a_plan_that_a_graph_was_captured_with_is_not_made_anew(
         hoistd, device, monkeypatch):
     """Item 20: though a later pass stages what it does not have."""
-    from hoist.nn._attachment import attachment_of
-    from hoist.nn._device_part import DevicePart
+    from hoist.nn._api.attachment import attachment_of
+    from hoist.nn._show.device_part import DevicePart
 
     torch.manual_seed(0)
     model = Stack(4).to(device)
@@ -250,7 +252,7 @@ def test_a_compiled_module_is_loaded_by_the_names_of_what_it_compiles(
         resident = a_model(device)
         safetensors.save_model(resident, tmp_path / "a.safetensors")
         compiled = torch.compile(
-            hoist.nn._building.build_on_meta(lambda: Transformer(4)).eval(),
+            hoist.nn._store.building.build_on_meta(lambda: Transformer(4)).eval(),
             backend="aot_eager")
         assert hoist.load(compiled, tmp_path, 0.9) is compiled
         assert_equal_outputs(compiled(tokens(device)),

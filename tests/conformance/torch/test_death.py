@@ -22,10 +22,14 @@ import hoist  # noqa: E402
 from deaths import kill_kept, start_again, until  # noqa: E402
 from equal import same_bytes  # noqa: E402
 from hoist.nn import IdleTensor  # noqa: E402
-from hoist.nn._resident import ResidentParameter  # noqa: E402
+from hoist._plan import Plan  # noqa: E402
+from hoist.nn._api.attachment import attachment_of  # noqa: E402
+from hoist.nn._tensors.resident import ResidentParameter  # noqa: E402
 from models import Stack, WIDTH, numbers  # noqa: E402
 from passes import assert_passes, least_budget, make, references  # noqa: E402
 from torch import nn  # noqa: E402
+
+pytestmark = pytest.mark.real_time
 
 
 class World:
@@ -201,6 +205,36 @@ def test_blocks_and_parts_that_are_called_alone_go_on(world, device):
     one.passes()
 
 
+def test_the_next_hoistd_has_room_for_all_in_the_middle_of_a_call(world,
+                                                                  device):
+    """What is called, or read by a backward, is bound by the time it is there."""
+    one = world("stack")
+    model = one.load().requires_grad_(False)
+    x = numbers(2, WIDTH).to(device).requires_grad_()
+
+    def again() -> None:
+        hoist.check(model)
+        assert hoist.stats(model).bound_groups < hoist.stats(model).groups
+        vars(model)["_hoist"].planning.expect_budget(1.0)
+        one.again()
+
+    for _ in range(3):
+        made = model(x)
+    expected, = torch.autograd.grad(made.sum(), x, retain_graph=True)
+    again()
+    found, = torch.autograd.grad(made.sum(), x)
+    assert torch.equal(found, expected)
+    assert hoist.stats(model).bound_groups == hoist.stats(model).groups
+
+    hoist.set_budget(model, 0.6)
+    with torch.no_grad():
+        expected = model.layers[2](x)
+        again()
+        assert torch.equal(model.layers[2](x), expected)
+    assert hoist.stats(model).bound_groups == hoist.stats(model).groups
+    one.passes()
+
+
 def test_casts_and_conversions_are_made_again(world, device):
     one = world("stack")
     wanted = one.case.make().eval()
@@ -256,7 +290,8 @@ def least_share(one: World) -> int:
     """The least that a loaded module may have."""
     with pytest.raises(hoist.ResourceExhausted) as refused:
         one.load(1)
-    return int(re.findall(r"would do is (\d+) bytes", str(refused.value))[-1])
+    return int(re.findall(r"would be enough is (\d+) bytes",
+                          str(refused.value))[-1])
 
 
 def test_other_threads_end_and_go_on(world, device):
@@ -582,3 +617,41 @@ def test_a_module_that_is_dropped_after_the_death_is_collected(world):
     start_again(one.daemon)
     with pytest.raises(hoist.Unavailable, match="is gone"):
         kept.sum()
+
+
+def test_a_plan_that_ended_alone_is_made_anew(hoistd, device, monkeypatch):
+    """As one that the next hoistd did not get; the session goes on."""
+    ended: list[Plan] = []
+
+    def unless_ended(name: str) -> None:
+        real = getattr(Plan, name)
+
+        def call(self: Plan, *args: Any, **kwargs: Any) -> Any:
+            if self in ended:
+                raise hoist.Aborted("the plan has ended with the hoistd that "
+                                    "made it; make it anew")
+            return real(self, *args, **kwargs)
+
+        monkeypatch.setattr(Plan, name, call)
+
+    model = Stack(6).eval()
+    x = numbers(2, WIDTH).to(device)
+    with torch.no_grad():
+        expected = copy.deepcopy(model).to(device)(x)
+        hoist.attach(model, 0.4)
+        model(x), model(x)
+        for name in ("check", "stage"):
+            unless_ended(name)
+        part, = attachment_of(model).parts
+        session, plan = part.session, part.plan
+        hoist.check(model)  # Or a GPU's results since the last one are void.
+        ended.append(plan)
+        assert same_bytes(model(x), expected)
+        assert part.plan is not plan and part.session is session
+        # A call from outside of passes is the first to see it.
+        hoist.check(model)
+        ended.append(part.plan)
+        model.layers[1](x)
+        assert same_bytes(model(x), expected)
+        hoist.check(model)
+    hoist.detach(model)

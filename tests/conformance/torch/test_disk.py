@@ -13,6 +13,8 @@ from equal import same_bytes  # noqa: E402
 from models import WIDTH, Stack, numbers  # noqa: E402
 from real_daemon import MIB, write_safetensors  # noqa: E402
 
+pytestmark = pytest.mark.real_time
+
 
 def save(path, seed: int, blocks: int = 4, width: int = WIDTH) -> Stack:
     """A model, and its file."""

@@ -19,6 +19,8 @@ from equal import same_bytes  # noqa: E402
 from models import WIDTH, Stack, numbers  # noqa: E402
 from real_daemon import RealDaemon  # noqa: E402
 
+pytestmark = pytest.mark.real_time
+
 
 def the_session(daemon: RealDaemon) -> dict[str, Any]:
     (one,) = json.loads(daemon.ctl("--json", "sessions"))["sessions"]

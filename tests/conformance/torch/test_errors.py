@@ -1,4 +1,4 @@
-"""Errors are typed, say what would do, and leave things as they were."""
+"""Errors are typed, say what would be enough, and leave things as they were."""
 
 from __future__ import annotations
 

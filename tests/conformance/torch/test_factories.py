@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 import hoist  # noqa: E402
 from equal import assert_equal_outputs  # noqa: E402
-from hoist.nn._building import build_on_meta  # noqa: E402
+from hoist.nn._store.building import build_on_meta  # noqa: E402
 from real_daemon import write_safetensors  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -22,7 +22,7 @@ import sys
 sys.path += {path!r}
 import torch
 from torch import nn
-from hoist.nn._building import build_on_meta
+from hoist.nn._store.building import build_on_meta
 
 
 class Model(nn.Module):

@@ -249,7 +249,7 @@ def test_a_backward_that_fails(two, device, error):
         if attachment is not None:
             # A GPU's thread lets go of it in its own time.
             until(lambda: not attachment.passes.backwards.are_running)
-            assert not any(one.holds for one in attachment.groups)
+            assert not any(one.state.holds for one in attachment.groups)
         in_thread(lambda: loss_of(model(of(device)(1))).backward())
 
     compare(two, work)

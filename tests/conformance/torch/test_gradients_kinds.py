@@ -83,6 +83,21 @@ def test_weights_that_are_cast(device, budget, groups, storage):
             budget, expected, groups=groups, storage_dtype=storage)
 
 
+@pytest.mark.parametrize("budget", ["least", 0.6, 1.0])
+@pytest.mark.parametrize("name", ["llama", "clip", "unet"])
+def test_under_autocast(device, name, budget):
+    """A graph has a cast as it has the weight that it is of."""
+    pytest.importorskip("transformers")
+    pytest.importorskip("diffusers")
+    family = FAMILIES[name]
+
+    def run(model: nn.Module) -> Any:
+        with torch.autocast(device.type, torch.bfloat16):
+            return family.ways["forward"](model, device)
+
+    compare(family.make(), device, run, budget)
+
+
 class Recurrent(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import io
 import pathlib
@@ -173,6 +174,45 @@ def test_what_is_always_on_the_device_is_there_outside_forward_too(device,
             assert model.cls.device.type == device.type
             assert same_bytes(model.cls.cpu(), own["cls"])
         assert type(model.cls) is not nn.Parameter
+
+
+class TwoTowers(nn.Module):
+    """Methods beside forward read root parameters, as CLIP's do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = Stack(4)
+        self.projection = nn.Parameter(torch.randn(WIDTH, WIDTH))
+        self.table = nn.Parameter(torch.randn(7, WIDTH))
+        self.bias = nn.Parameter(torch.randn(WIDTH))
+        self.scale = nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.encode(x, torch.zeros(2, dtype=torch.long,
+                                          device=x.device))
+
+    def encode(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        x = nn.functional.normalize(self.body(x) @ self.projection)
+        x = nn.functional.linear(x, self.projection.t(), self.bias)
+        x = x + self.table[at] + nn.functional.embedding(at, self.table)
+        x.add_(self.bias).clamp_(min=self.bias[0])
+        x = torch.where(x > self.table[:2], x, self.bias) * self.scale.exp()
+        return torch.cat([x, torch.lerp(x, self.bias, self.scale),
+                          torch.stack([self.bias, x[0]])])
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_methods_compute_with_root_parameters_where_their_inputs_are(
+        device, idle, grad):
+    model = TwoTowers().eval().requires_grad_(False)
+    x, at = numbers(2, WIDTH).to(device), torch.tensor([3, 6], device=device)
+    with torch.set_grad_enabled(grad):
+        plain = copy.deepcopy(model).to(device)
+        expected = plain(x), plain.encode(x, at)
+        with attached(model, least_budget(model), idle=idle):
+            for _ in range(2):
+                assert same_bytes(model(x), expected[0])
+                assert same_bytes(model.encode(x, at), expected[1])
 
 
 def test_a_meta_weight_is_on_meta_and_staged_all_the_same(device):

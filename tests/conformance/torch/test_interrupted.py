@@ -18,6 +18,7 @@ from models import WIDTH, Stack, numbers  # noqa: E402
 from real_daemon import MIB  # noqa: E402
 from torch import nn  # noqa: E402
 
+pytestmark = pytest.mark.real_time
 WARM = 5  # Passes, until all is planned and compiled.
 
 

@@ -20,6 +20,7 @@ from equal import assert_equal_outputs  # noqa: E402
 from models import WIDTH, Block, Transformer, numbers  # noqa: E402
 from torch import nn  # noqa: E402
 
+pytestmark = pytest.mark.real_time
 MIB = 1 << 20
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import shutil
@@ -17,8 +18,9 @@ numpy = pytest.importorskip("numpy")
 
 import hoist  # noqa: E402
 from hoist.nn import IdleTensor  # noqa: E402
-from hoist.nn._attachment import attachment_of  # noqa: E402
+from hoist.nn._api.attachment import attachment_of  # noqa: E402
 from pipelines import KINDS  # noqa: E402
+from sampled import sampled  # noqa: E402
 from torch import nn  # noqa: E402
 
 KIND = os.environ.get("HOIST_TEST_DEVICE", "cpu")
@@ -54,9 +56,10 @@ def modules_of(pipe: Any) -> dict[str, nn.Module]:
 
 
 # The largest in one type alone: its classes are others', but for the UNet.
-@pytest.mark.parametrize("kind, dtype", [
+@pytest.mark.parametrize("kind, dtype", sampled([
     *((kind, torch.float32) for kind in KINDS),
-    *((kind, torch.bfloat16) for kind in KINDS if kind != "sdxl")])
+    *((kind, torch.bfloat16) for kind in KINDS if kind != "sdxl")],
+    ("sd3", torch.float32), ("ltx", torch.float32), ("flux", torch.bfloat16)))
 def test_it_is_the_pipeline_that_diffusers_makes(hoistd, device, save, kind,
                                                  dtype):
     folder = save(kind)
@@ -142,6 +145,19 @@ def test_bad_arguments_are_refused_before_anything_is_read(
     with pytest.raises(hoist.InvalidArgument, match=match):
         hoist.load_pipeline(save("flux"), **options)
     assert hoistd.counters()["file_read_bytes"] == 0
+
+
+def test_a_quantised_component_is_named_and_nothing_is_left(hoistd, save,
+                                                             tmp_path):
+    folder = tmp_path / "pipeline"
+    shutil.copytree(save("flux"), folder)
+    file = folder / "transformer" / "config.json"
+    file.write_text(json.dumps({
+        **json.loads(file.read_text()),
+        "quantization_config": {"quant_method": "torchao"}}))
+    with pytest.raises(hoist.Unimplemented,
+                       match='component "transformer".*torchao'):
+        hoist.load_pipeline(folder, 0.6)
 
 
 def test_a_component_without_files_is_named_and_nothing_is_left(

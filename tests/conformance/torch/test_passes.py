@@ -76,7 +76,7 @@ def test_what_is_no_budget_is_refused(budget):
 
 
 def test_too_small_a_budget_changes_nothing(device):
-    """Items 1 and 21: set_budget is refused with what would do, and the plan
+    """Items 1 and 21: set_budget is refused with the remedy, and the plan
     stands."""
     case, model = make("image")  # Some of it is pinned.
     expected = references(case, model, device)

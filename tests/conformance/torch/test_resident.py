@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 
 import hoist  # noqa: E402
 from equal import assert_equal_outputs, same_bytes  # noqa: E402
-from hoist.nn import _tree  # noqa: E402
+from hoist.nn._show import tree  # noqa: E402
 from models import WIDTH, Stack, numbers  # noqa: E402
 from passes import (assert_passes, attached, least_budget, make,  # noqa: E402
                     references)
@@ -192,6 +192,56 @@ def test_writing_is_refused(device, write):
         assert_passes(case, model, device, expected)
 
 
+@pytest.mark.parametrize("budget", ["least", 1.0])
+def test_arrays_of_it_are_read_only(device, budget):
+    """What NumPy is given of a weight's memory, before passes and after."""
+    np = pytest.importorskip("numpy")
+    case, model = make("stack")
+    model.requires_grad_(False)
+    with attached(model, least_budget(model) if budget == "least" else 1.0):
+        for _ in range(2):
+            weight = model.layers[1].down.weight
+            for one in (weight, weight.detach(), weight.data):
+                if one.device.type != "cpu":
+                    continue  # NumPy sees copies alone.
+                for array in (one.numpy(), np.asarray(one)):
+                    with pytest.raises(ValueError, match="read-only"):
+                        array[0] = 1
+            case.run(model, device, 0)
+
+
+class Projects(nn.Module):
+    """A method reads the root's own weights after a forward, as CLIP's do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = Stack(6)
+        self.projection = nn.Parameter(torch.randn(WIDTH, WIDTH))
+        self.scale = nn.Parameter(torch.tensor(0.7))
+        self.shift = nn.Parameter(torch.randn(WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.encode(x)
+
+    def encode(self, x: torch.Tensor) -> torch.Tensor:
+        return self.model(x) @ self.projection * self.scale.exp() + (
+            self.shift * 2)
+
+
+@torch.no_grad()
+def test_a_roots_own_weights_are_on_the_device_outside_of_passes(device):
+    model = Projects()
+    x = numbers(2, WIDTH).to(device)
+    expected = copy.deepcopy(model).to(device).encode(x)
+    with attached(model, least_budget(model)):
+        for _ in range(3):
+            for one in (model.projection, model.scale, model.shift):
+                assert isinstance(one, hoist.nn._tensors.resident.ResidentParameter)
+                assert one.device.type == device.type
+            assert same_bytes(model.encode(x), expected)
+            assert same_bytes(model(x), expected)
+
+
 def test_it_is_a_parameter_like_any_other(device):
     _, model = make("stack")
     own = copy.deepcopy(model.state_dict())
@@ -303,11 +353,11 @@ def test_a_pass_does_not_walk_the_tree(device, monkeypatch, part):
     x = numbers(2, WIDTH).to(device)
     expected = copy.deepcopy(model).to(device)(x)
     walks: list[int] = []
-    visit = _tree.Tree._visit
+    visit = tree.Tree._visit
     with attached(model, part):
         for _ in range(2):
             assert_equal_outputs(model(x), expected)
-        monkeypatch.setattr(_tree.Tree, "_visit", lambda self: (
+        monkeypatch.setattr(tree.Tree, "_visit", lambda self: (
             walks.append(1), visit(self))[1])
         for _ in range(3):
             assert_equal_outputs(model(x), expected)

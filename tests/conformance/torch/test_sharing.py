@@ -70,7 +70,7 @@ def output(model):
 
 def attached_name(module):
     """What its weights are called in hoistd."""
-    return hoist.nn._api._attachment(module).model.name
+    return hoist.nn._api.attach._attachment(module).model.name
 
 
 def test_zeros_under_the_predictable_name_are_not_taken(shared):

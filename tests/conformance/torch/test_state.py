@@ -103,15 +103,16 @@ def test_save_pretrained_and_reload_are_equal(device, idle, tmp_path):
 
 
 @pytest.mark.parametrize("attempt", [
-    copy.deepcopy, lambda model: copy.deepcopy(model.layers[0]), pickle.dumps,
-    lambda model: torch.save(model, io.BytesIO())],
-    ids=["deepcopy", "deepcopy of a part", "pickle", "torch.save"])
+    copy.deepcopy, copy.copy, lambda model: copy.deepcopy(model.layers[0]),
+    pickle.dumps, lambda model: torch.save(model, io.BytesIO())],
+    ids=["deepcopy", "copy", "deepcopy of a part", "pickle", "torch.save"])
 def test_a_module_is_neither_copied_nor_pickled(idle, attempt):
     """Item 15."""
     model = Stack(2)
     with attached(model, 0.9, idle=idle):
-        with pytest.raises(hoist.FailedPrecondition, match=DETACH):
+        with pytest.raises(hoist.FailedPrecondition, match=DETACH) as raised:
             attempt(model)
+        assert "copied or pickled: attach it with exclude=" in str(raised.value)
     copy.deepcopy(model)
 
 

@@ -24,6 +24,8 @@ from hoist.nn import IdleTensor  # noqa: E402
 from passes import assert_passes, make, references  # noqa: E402
 from real_daemon import RealDaemon, halt  # noqa: E402
 
+pytestmark = pytest.mark.real_time
+
 # Five times what is stated: 5 s for the GPU, and 5 s for hoistd.
 BOUND = 50.0
 

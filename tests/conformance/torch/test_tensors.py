@@ -74,6 +74,21 @@ def test_without_a_hoistd_the_error_says_so():
         hoist.connect()
 
 
+def test_no_address_is_that_of_a_void_image(make_hoistd):
+    """0 would be taken for one: its first tensor's."""
+    daemon = make_hoistd()
+    with hoist.connect(daemon.socket) as session:
+        model = session.publish("model", "group", {
+            "weight": torch.randn(6, 4)})
+        lease = session.stage(model["group"], deadline=30)
+        assert lease.address
+        daemon.kill()
+        with pytest.raises(hoist.Unavailable):
+            lease.check()
+        with pytest.raises(hoist.Unavailable):
+            lease.address
+
+
 def test_a_killed_hoistd_is_unavailable(make_hoistd):
     daemon = make_hoistd()
     with hoist.connect() as session:

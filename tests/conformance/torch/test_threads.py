@@ -15,7 +15,7 @@ from models import WIDTH, Stack, numbers  # noqa: E402
 from passes import attached, least_budget  # noqa: E402
 from torch import nn  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("hoistd")
+pytestmark = [pytest.mark.usefixtures("hoistd"), pytest.mark.real_time]
 
 
 @pytest.mark.parametrize("where", ["model", "block"])

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 import hoist  # noqa: E402
 
+pytestmark = pytest.mark.real_time
 MIB = 1 << 20
 LAYERS = 96
 

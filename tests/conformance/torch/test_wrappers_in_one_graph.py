@@ -11,18 +11,19 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import hoist  # noqa: E402
-from compiling import fresh_compiler  # noqa: E402
+from compiling import fresh_compiler, plenty_of_code  # noqa: E402
 from equal import assert_equal_outputs  # noqa: E402
-from hoist.nn import _rebuilt  # noqa: E402
+from hoist.nn._tensors import rebuilt  # noqa: E402
+from sampled import sampled  # noqa: E402
 from subclasses import (  # noqa: E402
     TORCHAO, WIDTH, Stack, inner_tensors, nested)
 from test_one_graph import (  # noqa: E402
-    WARM, WAYS, compiled, graphs, inductor, plenty_of_code, stages_of)
+    WARM, WAYS, compiled, graphs, inductor, stages_of)
 from test_subclasses import first_line, linears  # noqa: E402
 from torch import nn  # noqa: E402
 from torch._dynamo.utils import counters  # noqa: E402
 
-pytestmark = pytest.mark.skipif(not _rebuilt.is_possible(),
+pytestmark = pytest.mark.skipif(not rebuilt.is_possible(),
                                 reason="needs torch 2.11")
 KINDS = ["nested", "int8", "float8 e4m3"]
 
@@ -64,11 +65,13 @@ def own_of(module: nn.Module) -> list[torch.Tensor]:
 
 
 # Of one graph by inductor, leaves once: what differs by them, eager shows.
-@pytest.mark.parametrize("backend, groups, way", [
+@pytest.mark.parametrize("backend, groups, way", sampled([
     *(("eager", groups, way) for groups in ("block", "leaf") for way in WAYS),
     *(pytest.param("inductor", groups, way, marks=inductor.marks)
       for groups, way in (*(("block", way) for way in WAYS),
-                          ("leaf", "whole")))])
+                          ("leaf", "whole")))],
+    ("eager", "leaf", "blocks"), ("eager", "block", "in place"),
+    ("inductor", "block", "blocks")))
 @pytest.mark.parametrize("kind", KINDS)
 def test_they_are_one_graph_and_are_compiled_once(hoistd, device, kind, way,
                                                   backend, groups):
@@ -106,7 +109,7 @@ def test_they_are_one_graph_and_are_compiled_once(hoistd, device, kind, way,
         torch.testing.assert_close(code(x), expected, rtol=2e-2, atol=2e-2)
 
 
-@pytest.mark.parametrize("config", TORCHAO)
+@pytest.mark.parametrize("config", sampled(TORCHAO, "int8 dynamic", "intx int4"))
 def test_each_that_torch_compiles_alone_is_one_graph(hoistd, device, config):
     x = numbers(config, device)
     with fresh_compiler(), torch.no_grad():
@@ -124,9 +127,10 @@ def test_each_that_torch_compiles_alone_is_one_graph(hoistd, device, config):
         hoist.check(module)
 
 
-@pytest.mark.parametrize("kind, way", [
+@pytest.mark.parametrize("kind, way", sampled([
     *((kind, way) for kind in KINDS for way in ("whole", "blocks")),
-    ("nested", "in place")])  # Its guards are those of the whole.
+    ("nested", "in place")],  # Its guards are those of the whole.
+    ("nested", "blocks"), ("int8", "blocks")))
 def test_code_of_others_is_not_used(hoistd, device, kind, way):
     """Nor theirs for others: no guard of torch's sees a hook."""
     x = numbers(kind, device)

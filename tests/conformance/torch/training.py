@@ -74,7 +74,7 @@ def loss_of(output: Any) -> torch.Tensor:
     return (output.float() ** 2).mean()
 
 
-def train(model: nn.Module, inputs: Callable[[int], Any], steps: int = 20,
+def train(model: nn.Module, inputs: Callable[[int], Any], steps: int = 8,
           call: Callable[[nn.Module, Any], Any] = lambda model, x: model(x)
           ) -> list[Step]:
     """Steps of AdamW, each of other inputs, from the weights that it has."""

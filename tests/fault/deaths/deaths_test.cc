@@ -23,8 +23,7 @@
 #include "tests/fault/deaths/traced.h"
 #include "tests/support/real_hoistd.h"
 
-namespace hoistd::testing {
-namespace {
+namespace hoistd::testing::deaths_test {
 
 using std::chrono::steady_clock;
 
@@ -334,5 +333,4 @@ TEST_F(Deaths, StarvedOfDescriptorsItIsToldSo) {
   std::printf("it takes %d descriptors\n", left - 1);
 }
 
-}  // namespace
-}  // namespace hoistd::testing
+}  // namespace hoistd::testing::deaths_test

@@ -52,7 +52,7 @@ std::string Ledger::Read() {
   return text.str();
 }
 
-// Slabs stay for whoever stages next, and so do processes that run errands;
+// Slabs stay for whoever stages next, and so do I/O helpers;
 // sockets come and go with calls.
 std::string Ledger::Descriptors() const {
   std::map<std::string, int> found;
@@ -83,7 +83,7 @@ bool Ledger::IsOfWorker(const std::string& pidfd) const {
   std::ifstream name("/proc/" + pid + "/comm");
   std::string comm;
   name >> comm;
-  return comm != "hoistd" && comm.find("errand") == std::string::npos;
+  return comm != "hoistd" && comm.find("helper") == std::string::npos;
 }
 
 void Ledger::Forget(const std::string& model) {

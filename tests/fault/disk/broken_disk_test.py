@@ -192,7 +192,7 @@ class BrokenDisk(unittest.TestCase):
                 self.assertIn("publish it again", str(error))
                 lost += 1
         self.assertEqual(lost, 1)
-        # Which mends it.
+        # Which repairs it.
         model = self.publish(session, 0)
         for group in range(GROUPS):
             self.check(session, model[f"g{group}"], bytes_of(0, group))

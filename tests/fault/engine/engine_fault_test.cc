@@ -12,8 +12,7 @@
 #include "tests/support/engine_rig.h"
 #include "tests/support/lane_client.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::engine_fault_test {
 
 using testing::Damage;
 using testing::DeviceCall;
@@ -172,8 +171,9 @@ TEST(EngineSticky, ALostDeviceIsToldAndTheRestGoesOn) {
   const int copies = rig.faulty_device->calls(DeviceCall::kCopyIn);
   rig.faulty_device->HoldCopies();
   testing::Answer<absl::StatusOr<LeaseGrant>> waits;
-  rig.engine().Stage(
-      waiter, {{model->id, GroupIndex(1)}, DeviceIndex(0), absl::Seconds(100)},
+  rig.engine().Ask(
+      waiter,
+      StageArgs{{model->id, GroupIndex(1)}, DeviceIndex(0), absl::Seconds(100)},
       waits.done());
   rig.faulty_device->WaitForCopies(copies + 1);
   rig.faulty_device->FailAll(DeviceCall::kHealth,
@@ -227,7 +227,7 @@ class OneOfTwo : public ::testing::Test {
     args.budget_bytes = 2 * kGroupBytes;
     for (uint32_t g = 0; g < kGroups; ++g) args.order.push_back(GroupIndex(g));
     testing::Answer<absl::StatusOr<OpenedPlan>> answer;
-    rig_.engine().SetPlan(session, args, answer.done());
+    rig_.engine().Ask(session, args, answer.done());
     HOIST_ASSIGN_OR_RETURN(OpenedPlan opened, answer.Wait());
     LaneShare share;
     share.memory = std::move(opened.lane);
@@ -255,7 +255,7 @@ class OneOfTwo : public ::testing::Test {
   // Answered once its ring is back.
   absl::Status Clear(SessionId session, const Stream& plan) {
     testing::Answer<absl::Status> answer;
-    rig_.engine().ClearPlan(session, plan.grant.id, answer.done());
+    rig_.engine().Ask(session, ClearPlanArgs{plan.grant.id}, answer.done());
     return answer.Wait();
   }
   absl::Status StageOn(SessionId session, uint32_t device, uint32_t group) {
@@ -286,8 +286,9 @@ TEST_F(OneOfTwo, TheOthersSessionsAndPlansGoOn) {
   const int copies = device.calls(DeviceCall::kCopyIn);
   device.HoldCopies();
   testing::Answer<absl::StatusOr<LeaseGrant>> waits;
-  rig_.engine().Stage(
-      here_, {{model_, GroupIndex(0)}, DeviceIndex(0), absl::Seconds(100)},
+  rig_.engine().Ask(
+      here_,
+      StageArgs{{model_, GroupIndex(0)}, DeviceIndex(0), absl::Seconds(100)},
       waits.done());
   device.WaitForCopies(copies + 1);
   device.FailAll(DeviceCall::kHealth, absl::InternalError("sticky"));
@@ -327,9 +328,10 @@ TEST(EngineStop, EndsCleanlyWithWorkUnderWay) {
     std::atomic<size_t> answered = 0;
     const size_t groups = model->spec->groups.size();
     for (uint32_t g = 0; g < groups; ++g) {
-      rig.engine().Stage(
+      rig.engine().Ask(
           session,
-          {{model->id, GroupIndex(g)}, DeviceIndex(0), absl::Seconds(100)},
+          StageArgs{
+              {model->id, GroupIndex(g)}, DeviceIndex(0), absl::Seconds(100)},
           [&](absl::StatusOr<LeaseGrant>) { ++answered; });
     }
     rig.faulty_device->WaitForCopies(held);
@@ -340,5 +342,4 @@ TEST(EngineStop, EndsCleanlyWithWorkUnderWay) {
   }
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::engine_fault_test

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -69,21 +70,36 @@ bool ReadsAFile(IoEngine& engine) {
   return back == text.substr(5);
 }
 
-class NoUringTest : public ::testing::TestWithParam<int> {
+// What is refused: to make a ring, or to use one that was made.
+struct Denied {
+  uint32_t call;
+  int error;
+};
+
+// The test's name.
+void PrintTo(const Denied& denied, std::ostream* out) {
+  *out << (denied.call == SYS_io_uring_setup ? "setup" : "enter") << "-"
+       << strerrorname_np(denied.error);
+}
+
+class NoUringTest : public ::testing::TestWithParam<Denied> {
  protected:
   void SetUp() override { ::testing::FLAGS_gtest_death_test_style = "fast"; }
 };
 
 TEST_P(NoUringTest, AutoFallsBackToThreadsAndSaysWhy) {
   InChild([] {
-    if (!Refuse(SYS_io_uring_setup, GetParam())) return Fails("seccomp", "");
+    if (!Refuse(GetParam().call, static_cast<uint32_t>(GetParam().error))) {
+      return Fails("seccomp", "");
+    }
     auto engine = CreateIoEngine({});
     if (!engine.ok()) return Fails("create", engine.status().ToString());
     const IoInfo info = (*engine)->info();
     if (info.engine != "threads") return Fails("engine", info.engine);
     if (info.fallbacks.size() != 1) return Fails("fallbacks", "not one");
     if (info.fallbacks[0].find("no io_uring") == std::string::npos ||
-        info.fallbacks[0].find(strerror(GetParam())) == std::string::npos) {
+        info.fallbacks[0].find(strerror(GetParam().error)) ==
+            std::string::npos) {
       return Fails("reason", info.fallbacks[0]);
     }
     return ReadsAFile(**engine);
@@ -92,16 +108,22 @@ TEST_P(NoUringTest, AutoFallsBackToThreadsAndSaysWhy) {
 
 TEST_P(NoUringTest, UringByNameIsRefusedWithTheReason) {
   InChild([] {
-    if (!Refuse(SYS_io_uring_setup, GetParam())) return Fails("seccomp", "");
+    if (!Refuse(GetParam().call, static_cast<uint32_t>(GetParam().error))) {
+      return Fails("seccomp", "");
+    }
     auto engine = CreateIoEngine({.choice = IoChoice::kUring});
     if (engine.ok()) return Fails("create", "should have failed");
     const std::string why(engine.status().message());
-    return why.find(strerror(GetParam())) != std::string::npos &&
+    return why.find(strerror(GetParam().error)) != std::string::npos &&
            why.find("auto") != std::string::npos;
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Every, NoUringTest, ::testing::Values(EPERM, ENOSYS));
+INSTANTIATE_TEST_SUITE_P(Every, NoUringTest,
+                         ::testing::Values(Denied{SYS_io_uring_setup, EPERM},
+                                           Denied{SYS_io_uring_setup, ENOSYS},
+                                           Denied{SYS_io_uring_enter, EPERM},
+                                           Denied{SYS_io_uring_enter, ENOSYS}));
 
 TEST(NoRegisteredBuffers, IsNotedAndReadsGoOn) {
   InChild([] {

@@ -11,8 +11,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/spill_fixture.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::crash_test {
 
 using ::hoistd::testing::CheckSpilled;
 using ::hoistd::testing::FilesIn;
@@ -122,5 +121,4 @@ TEST_F(CrashTest, KilledAfterARemovalWasAnsweredKeepsItGone) {
   EXPECT_EQ(FilesIn(dir_ + "/images"), 0u);
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::crash_test

@@ -12,8 +12,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/spill_fixture.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::disk_full_test {
 
 using ::hoistd::testing::CheckSpilled;
 using ::hoistd::testing::FilesIn;
@@ -61,5 +60,4 @@ TEST_F(DiskFullTest, IsRefusedWithNumbersAndNothingIsLeftBehind) {
   EXPECT_OK(CheckSpilled(*store, next, large));
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::disk_full_test

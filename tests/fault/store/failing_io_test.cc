@@ -13,8 +13,7 @@
 #include "tests/support/faulty_io.h"
 #include "tests/support/spill_fixture.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::failing_io_test {
 
 using ::hoistd::testing::CheckSpilled;
 using ::hoistd::testing::Damage;
@@ -230,5 +229,4 @@ TEST_F(FailingIoTest, RemovingDuringAGetLeavesTheGetItsBytes) {
   EXPECT_EQ(std::memcmp(to.data(), image_.image.data(), to.size()), 0);
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::failing_io_test

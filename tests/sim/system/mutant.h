@@ -15,9 +15,9 @@ enum class Mutant {
   kShortRead,   // Says ok before the end is read.
   kNoAnswer,    // Never says that a read is over.
   // The worker's.
-  kEarlyDone,   // Says done while its kernel runs.
-  kKeptLease,   // A release gets lost on its way to the engine.
-  kEarlyLeave,  // Gives a hot piece back that its tensor shows.
+  kEarlyDone,       // Says done while its kernel runs.
+  kPersistedLease,  // A release gets lost on its way to the engine.
+  kEarlyLeave,      // Gives a hot piece back that its tensor shows.
   // The daemon's own: see mutant_wraps.cc.
   kIgnoredDone,   // A done word that is not seen.
   kInventedDone,  // One that is seen before it is written.

@@ -14,11 +14,11 @@
 #include "daemon/core/extent_map.h"
 #include "daemon/core/node_restore.h"
 #include "daemon/core/quota.h"
-#include "daemon/engine/kept_keys.h"
 #include "daemon/keeper/descriptor_bundle.h"
-#include "daemon/keeper/kept_book.h"
+#include "daemon/keeper/persisted_book.h"
 #include "daemon/plan/lane_schedule.h"
 #include "daemon/stream/lane_memory.h"
+#include "daemon/successor/persisted_keys.h"
 #include "hoist/shared/lane_layout.h"
 #include "tests/sim/system/mutant.h"
 #include "tests/sim/system/reaper.h"
@@ -38,7 +38,7 @@ bool Broken(Mutant mutant) {
 }  // namespace hoistd::sim
 
 using absl::Status;
-using hoistd::KeptKey;
+using hoistd::PersistedKey;
 using hoistd::sim::Broken;
 using hoistd::sim::Mutant;
 using hoistd::sim::TheMutation;
@@ -117,15 +117,16 @@ void __wrap__ZN6hoistd11NodeRestore7SkipIdsEm(hoistd::NodeRestore* restore,
   __real__ZN6hoistd11NodeRestore7SkipIdsEm(restore, last);
 }
 
-// KeptBook::Put(KeptKey, std::string_view)
-#define KEPT_BOOK_PUT                    \
-  "_ZN6hoistd8KeptBook3PutENS_7KeptKeyE" \
+// PersistedBook::Put(PersistedKey, std::string_view)
+#define KEPT_BOOK_PUT                                \
+  "_ZN6hoistd13PersistedBook3PutENS_12PersistedKeyE" \
   "St17basic_string_viewIcSt11char_traitsIcEE"
-Status RealPut(hoistd::KeptBook*, KeptKey,
+Status RealPut(hoistd::PersistedBook*, PersistedKey,
                std::string_view) __asm__("__real_" KEPT_BOOK_PUT);
-Status WrapPut(hoistd::KeptBook* book, KeptKey key,
+Status WrapPut(hoistd::PersistedBook* book, PersistedKey key,
                std::string_view value) __asm__("__wrap_" KEPT_BOOK_PUT);
-Status WrapPut(hoistd::KeptBook* book, KeptKey key, std::string_view value) {
+Status WrapPut(hoistd::PersistedBook* book, PersistedKey key,
+               std::string_view value) {
   TheReaper().Point();
   if (IsOfNode(key) && TheMutation().Shows(Mutant::kLostRecord)) return {};
   Status status = RealPut(book, key, value);
@@ -133,35 +134,38 @@ Status WrapPut(hoistd::KeptBook* book, KeptKey key, std::string_view value) {
   return status;
 }
 
-// KeptBook::Erase(KeptKey)
-Status __real__ZN6hoistd8KeptBook5EraseENS_7KeptKeyE(hoistd::KeptBook*,
-                                                     KeptKey);
-Status __wrap__ZN6hoistd8KeptBook5EraseENS_7KeptKeyE(hoistd::KeptBook* book,
-                                                     KeptKey key) {
+// PersistedBook::Erase(PersistedKey)
+Status __real__ZN6hoistd13PersistedBook5EraseENS_12PersistedKeyE(
+    hoistd::PersistedBook*, PersistedKey);
+Status __wrap__ZN6hoistd13PersistedBook5EraseENS_12PersistedKeyE(
+    hoistd::PersistedBook* book, PersistedKey key) {
   TheReaper().Point();
   if (IsOfNode(key) && TheMutation().Shows(Mutant::kKeptRecord)) return {};
-  Status status = __real__ZN6hoistd8KeptBook5EraseENS_7KeptKeyE(book, key);
+  Status status =
+      __real__ZN6hoistd13PersistedBook5EraseENS_12PersistedKeyE(book, key);
   TheReaper().Point();
   return status;
 }
 
-// DescriptorBundle::Add(KeptKey, int)
-Status __real__ZN6hoistd16DescriptorBundle3AddENS_7KeptKeyEi(
-    hoistd::DescriptorBundle*, KeptKey, int);
-Status __wrap__ZN6hoistd16DescriptorBundle3AddENS_7KeptKeyEi(
-    hoistd::DescriptorBundle* bundle, KeptKey key, int fd) {
+// DescriptorBundle::Add(PersistedKey, int)
+Status __real__ZN6hoistd16DescriptorBundle3AddENS_12PersistedKeyEi(
+    hoistd::DescriptorBundle*, PersistedKey, int);
+Status __wrap__ZN6hoistd16DescriptorBundle3AddENS_12PersistedKeyEi(
+    hoistd::DescriptorBundle* bundle, PersistedKey key, int fd) {
   TheReaper().Point();
   if (TheMutation().Shows(Mutant::kLostDescriptor)) return {};
-  return __real__ZN6hoistd16DescriptorBundle3AddENS_7KeptKeyEi(bundle, key, fd);
+  return __real__ZN6hoistd16DescriptorBundle3AddENS_12PersistedKeyEi(bundle,
+                                                                     key, fd);
 }
 
-// DescriptorBundle::Remove(KeptKey)
-Status __real__ZN6hoistd16DescriptorBundle6RemoveENS_7KeptKeyE(
-    hoistd::DescriptorBundle*, KeptKey);
-Status __wrap__ZN6hoistd16DescriptorBundle6RemoveENS_7KeptKeyE(
-    hoistd::DescriptorBundle* bundle, KeptKey key) {
+// DescriptorBundle::Remove(PersistedKey)
+Status __real__ZN6hoistd16DescriptorBundle6RemoveENS_12PersistedKeyE(
+    hoistd::DescriptorBundle*, PersistedKey);
+Status __wrap__ZN6hoistd16DescriptorBundle6RemoveENS_12PersistedKeyE(
+    hoistd::DescriptorBundle* bundle, PersistedKey key) {
   TheReaper().Point();
-  return __real__ZN6hoistd16DescriptorBundle6RemoveENS_7KeptKeyE(bundle, key);
+  return __real__ZN6hoistd16DescriptorBundle6RemoveENS_12PersistedKeyE(bundle,
+                                                                       key);
 }
 
 // LaneMemory::Store(Word&, uint32_t) const

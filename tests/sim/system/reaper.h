@@ -11,7 +11,7 @@ namespace hoistd::sim {
 
 // Points are where others can see what hoistd has done so far: before and after
 // it writes to its book, has a descriptor kept, stores a word of a lane, makes
-// or destroys a slab, queues a copy or a read, and before it answers.
+// or destroys a slab, queues a copy or a read; and before it answers.
 //
 // Threads:  one.
 class Reaper {

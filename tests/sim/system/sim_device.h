@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "daemon/terms/device.h"
+#include "daemon/types/device.h"
 #include "tests/sim/system/mutant.h"
 #include "tests/sim/system/sim_threads.h"
 

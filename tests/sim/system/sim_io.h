@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/terms/io_engine.h"
+#include "daemon/types/io_engine.h"
 #include "tests/sim/system/mutant.h"
 
 namespace hoistd::sim {

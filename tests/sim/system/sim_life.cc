@@ -3,8 +3,8 @@
 #include <map>
 #include <utility>
 
-#include "daemon/engine/kept_host.h"
-#include "daemon/engine/kept_node.h"
+#include "daemon/successor/persisted_host.h"
+#include "daemon/successor/persisted_node.h"
 
 namespace hoistd::sim {
 
@@ -17,25 +17,19 @@ void Life::TakeOver(EngineParts& engine_parts) {
   if (parts.store == nullptr) return;
   std::vector<HandedFd> handed = parts.store->Hand();
   Keep::Found left;
-  std::map<KeptKey, hoist::UniqueFd> descriptors;
+  std::map<PersistedKey, hoist::UniqueFd> descriptors;
   keep = Keep::Create(*parts.store, handed, left,
-                      [&](KeptKey key, hoist::UniqueFd fd) {
+                      [&](PersistedKey key, hoist::UniqueFd fd) {
                         descriptors[key] = std::move(fd);
                       })
              .value();
   refused = left.notes;
   engine_parts.keep = &*keep;
-  engine_parts.kept = FindOnHost(left.records, refused);
-  absl::StatusOr<FoundNode> node =
-      FindNode(left.records, std::move(descriptors));
-  if (node.ok()) {
-    engine_parts.found = *std::move(node);
-  } else {
-    engine_parts.found.status = node.status();
-  }
+  engine_parts.left =
+      ReadLeft(std::move(left.records), std::move(descriptors), refused);
   HOIST_CHECK(
-      CheckParts(parts.host, *keep, engine_parts.kept.parts, refused).ok());
-  engine_parts.kept_records = std::move(left.records);
+      CheckParts(parts.host, *keep, engine_parts.left.host.parts, refused)
+          .ok());
 }
 
 void Life::Begin() {

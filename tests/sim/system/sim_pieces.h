@@ -8,7 +8,7 @@
 #include <map>
 #include <vector>
 
-#include "client/src/piece_book.h"
+#include "client/src/in_place/piece_book.h"
 #include "daemon/core/requests.h"
 
 namespace hoistd::sim {

@@ -26,7 +26,7 @@ hoist::ModelTable TableOf(const Model& model) {
 // As the session server sends it.
 hoist::PlanGrant MessageOf(const PlanGrant& grant) {
   hoist::PlanGrant message;
-  message.id = grant.id.number();
+  message.info.id = grant.id.number();
   for (const PlannedGroup& group : grant.groups) {
     message.groups.push_back(
         {.group = group.group.number(),
@@ -74,7 +74,7 @@ std::optional<uint32_t> SimPlan::LaneOf(uint32_t group) const {
 }
 
 uint64_t SimPlan::OffsetOf(uint32_t group) const {
-  return layout_.streamed[*LaneOf(group)].offset;
+  return layout_.streamed[*LaneOf(group)].offset_bytes;
 }
 
 bool SimPlan::MayStage() const {

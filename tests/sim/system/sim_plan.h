@@ -10,11 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "client/src/lane_view.h"
-#include "client/src/model_table.h"
-#include "client/src/plan_lane.h"
-#include "client/src/plan_layout.h"
-#include "client/src/plan_turns.h"
+#include "client/src/messages/model_table.h"
+#include "client/src/plan/lane_view.h"
+#include "client/src/plan/plan_lane.h"
+#include "client/src/plan/plan_layout.h"
+#include "client/src/plan/plan_turns.h"
 #include "daemon/core/requests.h"
 #include "tests/sim/system/sim_streams.h"
 

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/src/stream_order.h"
+#include "client/src/device/stream_order.h"
 
 namespace hoistd::sim {
 

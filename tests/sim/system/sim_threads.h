@@ -36,12 +36,12 @@ class SimThreads final : public Threads {
   SimThreads(const Clock& clock, std::function<bool()> pump)
       : clock_(clock), pump_(std::move(pump)) {}
 
-  std::unique_ptr<Executor> MakeExecutor(int) override {
+  absl::StatusOr<std::unique_ptr<Executor>> MakeExecutor(int) override {
     auto made = std::make_unique<SimExecutor>(*this);
     executors_.push_back(made.get());
     return made;
   }
-  std::unique_ptr<Running> Start(Loop& loop) override {
+  absl::StatusOr<std::unique_ptr<Running>> Start(Loop& loop) override {
     auto made = std::make_unique<SimRunning>(*this, loop);
     loops_.push_back(made.get());
     return made;

@@ -207,7 +207,7 @@ void World::Known(Worker* worker, const ModelPtr& model,
 
 NodeSnapshot World::Snapshot() {
   std::optional<NodeSnapshot> taken;
-  engine_->Snapshot([&](absl::StatusOr<NodeSnapshot> snapshot) {
+  engine_->Ask(SnapshotArgs{}, [&](absl::StatusOr<NodeSnapshot> snapshot) {
     taken = *std::move(snapshot);
   });
   while (!taken.has_value()) Pump();
@@ -274,9 +274,9 @@ void World::GiveAllBack() {
     which.model = hoistd::ToString(OwnedName{model.owner, model.name});
     which.asker = {.uid = User(0), .admin = true};
     using Totals = absl::StatusOr<CopyTotals>;
-    engine_->Unpin(which, Reply<Totals>("unpin", nullptr, nullptr));
-    engine_->Evict(which, /*forget=*/true,
-                   Reply<Totals>("evict --forget", nullptr, nullptr));
+    engine_->Ask(UnpinArgs{which}, Reply<Totals>("unpin", nullptr, nullptr));
+    engine_->Ask(EvictArgs{which, /*forget=*/true},
+                 Reply<Totals>("evict --forget", nullptr, nullptr));
   }
   Rest();
   const NodeSnapshot snapshot = Snapshot();

@@ -190,8 +190,8 @@ void World::Admin(Op op, const Numbers& n) {
     if (entry == nullptr) return;
     ShareChange change;
     change.weight = 1 + n[1] % 5;
-    engine_->SetShare(
-        entry->plan->grant().id, change,
+    engine_->Ask(
+        SetShareArgs{entry->plan->grant().id, change},
         Reply<absl::StatusOr<ShareChanged>>("set a share", nullptr, nullptr));
     return;
   }
@@ -205,22 +205,21 @@ void World::Admin(Op op, const Numbers& n) {
       n[2] % 3 == 0 ? std::nullopt : std::optional(to);
   using Totals = absl::StatusOr<CopyTotals>;
   if (op == Op::kLoad) {
-    engine_->Load(
-        model.id, to, [](const LoadProgress&) {},
-        Reply<absl::StatusOr<LoadProgress>>("load", nullptr, nullptr));
+    engine_->Ask(LoadArgs{model.id, to, [](const LoadProgress&) {}},
+                 Reply<absl::StatusOr<LoadProgress>>("load", nullptr, nullptr));
   } else if (op == Op::kEvict) {
-    engine_->Evict(Selector(model, at), /*forget=*/false,
-                   Reply<Totals>("evict", nullptr, nullptr));
+    engine_->Ask(EvictArgs{Selector(model, at), /*forget=*/false},
+                 Reply<Totals>("evict", nullptr, nullptr));
   } else if (op == Op::kForgetAny) {
     // Nobody needs to be told: who still has the id is refused.
-    engine_->Evict(Selector(model, std::nullopt), /*forget=*/true,
-                   Reply<Totals>("evict --forget", nullptr, nullptr));
+    engine_->Ask(EvictArgs{Selector(model, std::nullopt), /*forget=*/true},
+                 Reply<Totals>("evict --forget", nullptr, nullptr));
   } else if (op == Op::kPin) {
-    engine_->Pin(Selector(model, to), absl::Seconds(n[2] % 4),
+    engine_->Ask(PinArgs{Selector(model, to), absl::Seconds(n[2] % 4)},
                  Reply<Totals>("pin", nullptr, nullptr));
   } else if (op == Op::kUnpin) {
-    engine_->Unpin(Selector(model, std::nullopt),
-                   Reply<Totals>("unpin", nullptr, nullptr));
+    engine_->Ask(UnpinArgs{Selector(model, std::nullopt)},
+                 Reply<Totals>("unpin", nullptr, nullptr));
   }
 }
 

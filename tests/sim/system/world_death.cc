@@ -9,7 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "daemon/keeper/kept_book.h"
+#include "daemon/keeper/persisted_book.h"
 #include "tests/sim/system/mutant.h"
 #include "tests/sim/system/world.h"
 
@@ -96,7 +96,7 @@ void World::Begin(const Numbers& n) {
 // Who comes after too many who died of it makes a book of its own.
 void World::LookAtRefused(const Life& life) {
   if (life.refused.empty()) return;
-  if (failed_begins_ < KeptBook::kMaxAttempts) {
+  if (failed_begins_ < PersistedBook::kMaxAttempts) {
     Violation(Check::kBooks, absl::StrCat("what was left is refused: ",
                                           absl::StrJoin(life.refused, ", ")));
   }
@@ -120,8 +120,8 @@ void World::Begun() {
   if (gives_up) ForgetInstance();
   for (const auto& [number, worker] : workers_) {
     const bool goes_on =
-        std::ranges::any_of(resuming_, [&](const ResumedSession& session) {
-          return session.id == *worker->session;
+        std::ranges::any_of(resuming_, [&of = *worker](const auto& session) {
+          return session.id == *of.session;
         });
     if (goes_on) continue;
     Violation(Check::kBooks,
@@ -133,12 +133,12 @@ void World::Begun() {
   left_.reset();
 }
 
-// A model that lost a group before its last has another number in each life:
-// its groups' numbers are not what its users know.
+// A model that lost a group in this life has another id: what is kept of it is
+// not of the model that its workers knew.
 void World::DropRenumbered(std::set<std::string>& kept) const {
   const std::vector<std::string> notes = engine_->notes().notes;
   for (const ModelSnapshot& model :
-       engine_->node().Snapshot(clock_.Now()).models) {
+       engine_->node().picture().Snapshot(clock_.Now()).models) {
     const std::string note =
         absl::StrCat("model ", model.name, " of ", ToString(model.owner),
                      " is back without ");
@@ -195,7 +195,7 @@ void World::ForgetInstance() {
 
 std::set<std::string> World::KeptOf(const Node& node) const {
   std::set<std::string> kept;
-  const NodeSnapshot snapshot = node.Snapshot(clock_.Now());
+  const NodeSnapshot snapshot = node.picture().Snapshot(clock_.Now());
   for (const ModelSnapshot& model : snapshot.models) {
     const std::string name =
         absl::StrCat(model.id.number(), " ", ToString(model.owner), " ",

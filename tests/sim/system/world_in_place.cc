@@ -174,7 +174,7 @@ void World::TellHeat(Worker& worker, uint64_t number) {
   Ask<absl::StatusOr<std::vector<GroupHeat>>>(
       "report heat", worker,
       [this, args](SessionId session, Done<std::vector<GroupHeat>> done) {
-        engine_->ReportHeat(session, args, std::move(done));
+        engine_->Ask(session, args, std::move(done));
       },
       nullptr);
 }
@@ -187,7 +187,7 @@ void World::CheckNotShown(const Worker& worker, const LeaseGrant& lease) const {
         continue;
       }
       // The other of two leases on one copy goes on.
-      const auto holds = [&](const auto& held) {
+      const auto holds = [&lease, &shown = shown](const auto& held) {
         return held.first != lease.id && held.second.device == shown.device &&
                held.second.offset == shown.offset;
       };

@@ -39,7 +39,7 @@ void World::SetPlan(Worker& worker, const Numbers& n,
   Ask<Opened>(
       "set a plan", worker,
       [this, args](SessionId session, Done<OpenedPlan> done) {
-        engine_->SetPlan(session, args, std::move(done));
+        engine_->Ask(session, args, std::move(done));
       },
       [this, planned, order, old](Worker& to, Opened opened) {
         if (opened.ok()) {
@@ -125,8 +125,8 @@ void World::EndPlan(Worker& worker, PlanId plan, std::set<LeaseId> keep) {
   if (replaced) return;
   Ask<absl::Status>(
       "clear a plan", worker,
-      [this, plan](SessionId session, DoneStatus done) {
-        engine_->ClearPlan(session, plan, std::move(done));
+      [this, plan](SessionId session, Done<void> done) {
+        engine_->Ask(session, ClearPlanArgs{plan}, std::move(done));
       },
       nullptr);
 }

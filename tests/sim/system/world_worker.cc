@@ -75,7 +75,7 @@ void World::Work(Op op, const Numbers& n) {
       return Ask<absl::StatusOr<ModelPtr>>(
           "describe", *worker,
           [this, name](SessionId session, Done<ModelPtr> done) {
-            engine_->DescribeModel(session, name, std::move(done));
+            engine_->Ask(session, DescribeModelArgs{name}, std::move(done));
           },
           [this](Worker& to, absl::StatusOr<ModelPtr> found) {
             if (found.ok()) Known(&to, *found, std::nullopt);
@@ -113,8 +113,8 @@ void World::Work(Op op, const Numbers& n) {
       if (model == nullptr) return;
       return Ask<absl::Status>(
           "forget", *worker,
-          [this, id = model->id](SessionId session, DoneStatus done) {
-            engine_->ForgetModel(session, id, std::move(done));
+          [this, id = model->id](SessionId session, Done<void> done) {
+            engine_->Ask(session, ForgetModelArgs{id}, std::move(done));
           },
           nullptr);
     case Op::kAnswerAsk:
@@ -136,8 +136,8 @@ void World::Prefetch(Worker& worker, const Model& model, const Numbers& n) {
       n[2] % 3 == 0 ? OnHost() : OnDevice(DeviceAt(n[1]))};
   Ask<absl::Status>(
       "prefetch", worker,
-      [this, args](SessionId session, DoneStatus done) {
-        engine_->Prefetch(session, args, std::move(done));
+      [this, args](SessionId session, Done<void> done) {
+        engine_->Ask(session, args, std::move(done));
       },
       nullptr);
 }
@@ -207,7 +207,7 @@ void World::Register(Worker& worker, const Numbers& n) {
       [this, which, everyone](SessionId session, Done<ModelPtr> done) {
         RegisterModelArgs args = models_.Files(which);
         if (everyone) args.readers = Readers::kEveryone;
-        engine_->RegisterModel(session, std::move(args), std::move(done));
+        engine_->Ask(session, std::move(args), std::move(done));
       },
       [this, which](Worker& to, absl::StatusOr<ModelPtr> model) {
         if (model.ok()) Known(&to, *model, which);
@@ -224,7 +224,7 @@ void World::Publish(Worker& worker, const Numbers& n) {
         PublishArgs args =
             models_.Publication(PublishedName(n[1]), group, content);
         args.deadline = absl::Seconds(n[2] % 4) * 5;
-        engine_->Publish(session, std::move(args), std::move(done));
+        engine_->Ask(session, std::move(args), std::move(done));
       },
       [this, group, content](Worker& to, absl::StatusOr<ModelPtr> model) {
         if (!model.ok()) return;
@@ -248,7 +248,7 @@ void World::Stage(Worker& worker, const StageArgs& args, const OnLease& then) {
   Ask<Leased>(
       "stage", worker,
       [this, args](SessionId session, Done<LeaseGrant> done) {
-        engine_->Stage(session, args, std::move(done));
+        engine_->Ask(session, args, std::move(done));
       },
       [this, args, then](Worker& to, Leased lease) {
         if (!lease.ok()) {
@@ -291,11 +291,11 @@ void World::Release(Worker& worker, LeaseId id) {
     std::erase_if(entry.residents,
                   [id](const auto& of) { return of.second == id; });
   }
-  if (TheMutation().Shows(Mutant::kKeptLease)) return;  // It gets lost.
+  if (TheMutation().Shows(Mutant::kPersistedLease)) return;  // It gets lost.
   Ask<absl::Status>(
       "release", worker,
-      [this, id](SessionId session, DoneStatus done) {
-        engine_->Release(session, {id}, std::move(done));
+      [this, id](SessionId session, Done<void> done) {
+        engine_->Ask(session, ReleaseArgs{{id}}, std::move(done));
       },
       [](Worker& to, absl::Status status) {
         // As libhoist takes it: the hoistd before has done it.
@@ -347,8 +347,8 @@ void World::AnswerAsk(Worker& worker) {
   worker.asks.erase(worker.asks.begin());
   // Who asked is dead; the next one is told what is open.
   if (engine_ == nullptr || !worker.served) return;
-  engine_->SlabsClosed(*worker.session, {ask.device, ask.number, closed},
-                       Reply<absl::Status>("slabs closed", &worker, nullptr));
+  engine_->Ask(*worker.session, SlabsClosedArgs{ask.device, ask.number, closed},
+               Reply<absl::Status>("slabs closed", &worker, nullptr));
 }
 
 }  // namespace hoistd::sim

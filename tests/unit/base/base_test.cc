@@ -14,8 +14,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::base_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -113,5 +112,4 @@ TEST(Check, AbortsWithWhereAndWhat) {
   EXPECT_DEATH(HOIST_CHECK(1 + 1 == 3), "base_test.cc.*1 \\+ 1 == 3");
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::base_test

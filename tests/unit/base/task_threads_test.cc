@@ -7,14 +7,15 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::task_threads_test {
 
 TEST(TaskThreads, RunsEverythingInOrderBeforeItEnds) {
   std::vector<int> ran;
   {
-    TaskThreads worker(1);
+    TaskThreads worker;
+    ASSERT_OK(worker.Start(1));
     for (int i = 0; i < 100; ++i) {
       worker.Post([&ran, i] { ran.push_back(i); });
     }
@@ -26,7 +27,8 @@ TEST(TaskThreads, RunsEverythingInOrderBeforeItEnds) {
 TEST(TaskThreads, RunsOnOneThreadOfItsOwn) {
   std::thread::id first, second;
   {
-    TaskThreads worker(1);
+    TaskThreads worker;
+    ASSERT_OK(worker.Start(1));
     worker.Post([&] { first = std::this_thread::get_id(); });
     worker.Post([&] { second = std::this_thread::get_id(); });
   }
@@ -36,7 +38,8 @@ TEST(TaskThreads, RunsOnOneThreadOfItsOwn) {
 
 TEST(TaskThreads, ATaskMayPostAnother) {
   std::promise<int> done;
-  TaskThreads worker(1);
+  TaskThreads worker;
+  ASSERT_OK(worker.Start(1));
   worker.Post([&] { worker.Post([&] { done.set_value(7); }); });
   EXPECT_EQ(done.get_future().get(), 7);
 }
@@ -44,7 +47,8 @@ TEST(TaskThreads, ATaskMayPostAnother) {
 TEST(TaskThreads, TakesFromManyThreads) {
   int ran = 0;  // The worker's.
   {
-    TaskThreads worker(1);
+    TaskThreads worker;
+    ASSERT_OK(worker.Start(1));
     std::vector<std::thread> threads;
     for (int t = 0; t < 4; ++t) {
       threads.emplace_back([&] {
@@ -56,5 +60,4 @@ TEST(TaskThreads, TakesFromManyThreads) {
   EXPECT_EQ(ran, 1000);
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::task_threads_test

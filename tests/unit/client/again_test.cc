@@ -13,8 +13,7 @@
 #include "hoist/hoist.h"
 #include "tests/unit/client/fake_daemon.h"
 
-namespace hoist_test {
-namespace {
+namespace hoist_test::again_test {
 
 using hoist::Code;
 using ::testing::HasSubstr;
@@ -187,5 +186,4 @@ TEST(Again, AHostImageDoesNotMoveToTensorsThatLieOtherwise) {
   EXPECT_TRUE(old.image->Load().ok());
 }
 
-}  // namespace
-}  // namespace hoist_test
+}  // namespace hoist_test::again_test

@@ -1,6 +1,6 @@
 // Arenas' order on CUDA streams, and memfds that a worker pins. Runs over the
 // fake driver where there is no GPU.
-#include "client/src/arena_memory.h"
+#include "client/src/device/arena_memory.h"
 
 #include <array>
 #include <atomic>
@@ -8,13 +8,12 @@
 #include <cstring>
 #include <thread>
 
-#include "client/src/cuda_context.h"
+#include "client/src/device/cuda_context.h"
 #include "gtest/gtest.h"
 #include "hoist/shared/mapping.h"
 #include "hoist/shared/packet_socket.h"
 
-namespace hoist {
-namespace {
+namespace hoist::arena_memory_test {
 
 constexpr uint64_t kSlab = uint64_t{2} << 20;
 
@@ -150,5 +149,4 @@ TEST_F(CudaArena, MemfdsArePinnedInTheBackgroundAndLetGo) {
   }
 }
 
-}  // namespace
-}  // namespace hoist
+}  // namespace hoist::arena_memory_test

@@ -1,4 +1,4 @@
-#include "client/src/arena_ranges.h"
+#include "client/src/device/arena_ranges.h"
 
 #include <map>
 #include <random>
@@ -7,8 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace hoist {
-namespace {
+namespace hoist::arena_ranges_test {
 
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -170,5 +169,4 @@ TEST(ArenaRanges, IsRightInRandomOrders) {
   }
 }
 
-}  // namespace
-}  // namespace hoist
+}  // namespace hoist::arena_ranges_test

@@ -197,6 +197,7 @@ pb::Model FakeDaemon::ModelMessage() {
   a->set_image_bytes(kImageBytes);
   AddTensor(a, "x", pb::DTYPE_F32, {2, 3}, 0, 24);
   AddTensor(a, "e", pb::DTYPE_F32, {0}, 256, 0);
+  AddTensor(a, "z", pb::DTYPE_U8, {2}, 512, 2);
   pb::Group* b = model.add_groups();
   b->set_name("b");
   b->set_index(1);

@@ -41,10 +41,6 @@ pb::Model MoeMessage() {
 
 }  // namespace
 
-FakeInPlace::~FakeInPlace() {
-  for (auto& [key, slab] : slabs_) close(slab.fd);
-}
-
 void FakeInPlace::SetNoInPlace(std::string why) {
   const std::lock_guard<std::mutex> lock(mu_);
   has_in_place_ = false;
@@ -252,20 +248,23 @@ void FakeInPlace::Stage(Peer& peer, const pb::ClientMessage& message) {
     sent->set_backing(pb::BACKING_MEMFD);
     sent->set_apart(true);
   }
-  peer.Send(reply, {&slab.fd, is_new ? 1u : 0u});
+  const int fd = slab.fd.get();
+  peer.Send(reply, {&fd, is_new ? 1u : 0u});
 }
 
 FakeInPlace::Slab& FakeInPlace::SlabOf(uint32_t device, uint32_t group,
                                        uint64_t bytes) {
   Slab& slab = slabs_[{device, group}];
-  if (slab.fd >= 0) return slab;
+  if (slab.fd.valid()) return slab;
   slab.id = ++last_slab_;
   slab.offset = last_slab_ * 3 * kPiece;
   slab.bytes = bytes;
-  slab.fd = hoist::CreateMemfd("fake-piece", bytes).value().release();
+  slab.fd = hoist::CreateMemfd("fake-piece", bytes).value();
   const std::string image(ImageBytes(group),
                           static_cast<char>(PieceByte(group)));
-  if (pwrite(slab.fd, image.data(), image.size(), 0) < 0) std::perror("pwrite");
+  if (pwrite(slab.fd.get(), image.data(), image.size(), 0) < 0) {
+    std::perror("pwrite");
+  }
   return slab;
 }
 

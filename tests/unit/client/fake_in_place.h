@@ -14,12 +14,14 @@
 #include <utility>
 #include <vector>
 
+#include "hoist/shared/unique_fd.h"
 #include "tests/unit/client/fake_daemon.h"
 
 namespace hoist_test {
 
 // Its model "moe" has the pieces 0 to 99 of 2 MiB, each of one tensor whose
-// bytes are PieceByte, then "tail", of 4 KiB more, and "crumb", of 4 KiB.
+// bytes are PieceByte. After them come "tail", of 4 KiB more, and "crumb", of
+// 4 KiB.
 //
 // Threads: thread-safe.
 class FakeInPlace {
@@ -32,7 +34,6 @@ class FakeInPlace {
   FakeInPlace() : daemon_([this](auto&... args) { return Do(args...); }) {}
   FakeInPlace(const FakeInPlace&) = delete;
   FakeInPlace& operator=(const FakeInPlace&) = delete;
-  ~FakeInPlace();
 
   const std::string& path() const { return daemon_.path(); }
   static uint8_t PieceByte(uint32_t group) {
@@ -78,7 +79,7 @@ class FakeInPlace {
     uint64_t id = 0;
     uint64_t offset = 0;
     uint64_t bytes = 0;
-    int fd = -1;
+    hoist::UniqueFd fd;
     std::set<Peer*> sent;
   };
   struct Held {

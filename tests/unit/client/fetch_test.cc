@@ -13,8 +13,7 @@
 #include "tests/unit/client/fake_daemon.h"
 #include "tests/unit/client/plan_worker.h"
 
-namespace hoist_test {
-namespace {
+namespace hoist_test::fetch_test {
 
 using hoist::Code;
 using std::chrono::minutes;
@@ -152,5 +151,4 @@ TEST(Fetch, BadCallsAreRefused) {
   EXPECT_TRUE(none->Wait(minutes(1)).ok());
 }
 
-}  // namespace
-}  // namespace hoist_test
+}  // namespace hoist_test::fetch_test

@@ -18,8 +18,7 @@
 #include "hoist/hoist.h"
 #include "tests/unit/client/fake_daemon.h"
 
-namespace hoist_test {
-namespace {
+namespace hoist_test::host_image_test {
 
 using Code = hoist::Code;
 using Fds = std::vector<int>;
@@ -170,6 +169,64 @@ TEST(HostImage, TheAddressIsConstantAndTheBytesComeAndGo) {
   }
 }
 
+// As hoistds do, of which the first ones seal what they get, and die.
+class SealingDaemons {
+ public:
+  explicit SealingDaemons(int deaths) : deaths_(deaths) {}
+
+  bool Answer(Peer& peer, const pb::ClientMessage& message, const Fds& fds) {
+    pb::DaemonMessage reply;
+    reply.set_request_id(message.request_id());
+    if (message.has_resume()) {
+      reply.mutable_resume();
+      peer.Send(reply);
+      return true;
+    }
+    if (!message.has_read_image()) return false;
+    const int fd = fds.at(message.read_image().fd_index());
+    const int seals = fcntl(fd, F_GET_SEALS);
+    if ((seals & F_SEAL_FUTURE_WRITE) != 0) {
+      reply.set_code(static_cast<int32_t>(Code::kInvalidArgument));
+      peer.Send(reply);
+      return true;
+    }
+    if (died_ < deaths_) {
+      EXPECT_EQ(fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE), 0);
+      reply.set_request_id(0);
+      reply.mutable_resumed()->set_number(static_cast<uint64_t>(++died_));
+      peer.Send(reply);
+      return true;
+    }
+    const std::string image(4096, static_cast<char>(FakeDaemon::Byte(1)));
+    EXPECT_EQ(pwrite(fd, image.data(), image.size(), 0), 4096);
+    peer.Send(reply);
+    return true;
+  }
+  int died() const { return died_; }
+
+ private:
+  const int deaths_;
+  std::atomic<int> died_ = 0;
+};
+
+TEST(HostImage, EachHoistdFillsAMemfdThatTheOneBeforeHasNotSealed) {
+  SealingDaemons daemons(3);
+  FakeDaemon daemon(
+      [&](Peer& peer, const pb::ClientMessage& message, const Fds& fds) {
+        return daemons.Answer(peer, message, fds);
+      });
+  hoist::ConnectOptions options;
+  options.socket_path = daemon.path();
+  hoist::Session session = *hoist::Session::Connect(options);
+  hoist::HostImage image =
+      *session.ReserveHostImage(*session.DescribeModel("m"), 1);
+  const hoist::Status loaded = image.Load();
+  ASSERT_TRUE(loaded.ok()) << loaded.ToString();
+  EXPECT_EQ(daemons.died(), 3);
+  EXPECT_EQ(FirstByte(image), FakeDaemon::Byte(1));
+  EXPECT_EQ(MappedImages(), 1u);
+}
+
 TEST(HostImage, LoadsAtOnceAskOnce) {
   ImageDaemon daemon;
   Worker worker(daemon);
@@ -296,5 +353,4 @@ TEST(HostImage, GroupsThatAreNotThereAndNullAreRefused) {
   hoist_host_image_free(nullptr);
 }
 
-}  // namespace
-}  // namespace hoist_test
+}  // namespace hoist_test::host_image_test

@@ -10,8 +10,7 @@
 #include "hoist/shared/wire.h"
 #include "tests/unit/client/fake_daemon.h"
 
-namespace hoist_test {
-namespace {
+namespace hoist_test::hostile_daemon_test {
 
 using Code = hoist::Code;
 using Fds = std::vector<int>;
@@ -297,5 +296,4 @@ TEST(HostileDaemon, DamagedRepliesNeverCrash) {
   }
 }
 
-}  // namespace
-}  // namespace hoist_test
+}  // namespace hoist_test::hostile_daemon_test

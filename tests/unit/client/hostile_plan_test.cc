@@ -16,8 +16,7 @@
 #include "tests/unit/client/fake_daemon.h"
 #include "tests/unit/client/plan_worker.h"
 
-namespace hoist_test {
-namespace {
+namespace hoist_test::hostile_plan_test {
 
 using Code = hoist::Code;
 
@@ -205,5 +204,4 @@ TEST(HostilePlan, WordsThatHoistdScribblesOverDoNotLetTheClientHang) {
   EXPECT_FALSE(staged.get().ok());
 }
 
-}  // namespace
-}  // namespace hoist_test
+}  // namespace hoist_test::hostile_plan_test

@@ -1,4 +1,4 @@
-#include "client/src/hot_set.h"
+#include "client/src/in_place/hot_set.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,8 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace hoist {
-namespace {
+namespace hoist::hot_set_test {
 
 using ::testing::Each;
 using ::testing::ElementsAre;
@@ -164,5 +163,4 @@ TEST(Heat, ASeedStandsForAFewPasses) {
   EXPECT_GT(heat.Of(1), 6);
 }
 
-}  // namespace
-}  // namespace hoist
+}  // namespace hoist::hot_set_test

@@ -17,8 +17,7 @@
 #include "hoist/hoist_c.h"
 #include "tests/unit/client/fake_in_place.h"
 
-namespace hoist_test {
-namespace {
+namespace hoist_test::in_place_test {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -543,5 +542,4 @@ TEST_F(InPlace, InTheChildOfAForkItIsTheParents) {
   EXPECT_THAT(daemon_.leased(kPlace), SizeIs(4));
 }
 
-}  // namespace
-}  // namespace hoist_test
+}  // namespace hoist_test::in_place_test

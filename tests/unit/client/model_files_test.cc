@@ -1,4 +1,4 @@
-#include "client/src/model_files.h"
+#include "client/src/model/model_files.h"
 
 #include <sys/stat.h>
 
@@ -10,8 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace hoist {
-namespace {
+namespace hoist::model_files_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -87,5 +86,4 @@ TEST_F(ModelFilesTest, MoreShardsThanOneMessageCarriesAreRefused) {
   EXPECT_EQ(OpenModelFiles(folder_).status().code(), Code::kInvalidArgument);
 }
 
-}  // namespace
-}  // namespace hoist
+}  // namespace hoist::model_files_test

@@ -1,14 +1,14 @@
-#include "client/src/model_table.h"
+#include "client/src/messages/model_table.h"
 
 #include <limits>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace hoist {
-namespace {
+namespace hoist::model_table_test {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::Optional;
 
 TEST(ContiguousStrides, CountElementsFromTheLastDimension) {
@@ -54,5 +54,22 @@ TEST(ModelTable, FindsGroupsAndTensorsByNameAfterAMove) {
   EXPECT_EQ(table.FindTensor("v"), std::nullopt);
 }
 
-}  // namespace
-}  // namespace hoist
+TEST(ModelTable, AMissingGroupIsAPlaceAndNothingElse) {
+  const GroupEntry there = {"g", 4096, {{"t", DType::kU8, {8}, {1}, 0, 8}}};
+  Result<ModelTable> made = ModelTable::Create({}, {GroupEntry(), there});
+  ASSERT_TRUE(made.ok());
+  EXPECT_EQ(made->FindGroup("g"), 1u);
+  EXPECT_EQ(made->FindGroup(""), std::nullopt);
+
+  GroupEntry with_image, with_tensor;
+  with_image.image_bytes = 4096;
+  with_tensor.tensors.push_back({"u", DType::kU8, {0}, {1}, 0, 0});
+  for (const GroupEntry& wrong : {with_image, with_tensor}) {
+    const auto refused = ModelTable::Create({}, {wrong, there});
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.status().code(), Code::kInternal);
+    EXPECT_THAT(refused.status().message(), HasSubstr("missing group"));
+  }
+}
+
+}  // namespace hoist::model_table_test

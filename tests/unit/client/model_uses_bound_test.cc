@@ -4,12 +4,11 @@
 #include <string>
 #include <vector>
 
-#include "client/src/model_uses.h"
+#include "client/src/model/model_uses.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace hoist {
-namespace {
+namespace hoist::model_uses_bound_test {
 
 using ::testing::Contains;
 using ::testing::Not;
@@ -36,5 +35,4 @@ TEST(ModelUses, OfThoseItIsDoneWithTheNewestAreSaidAgain) {
   EXPECT_THAT(said, Not(Contains(uint64_t{2})));
 }
 
-}  // namespace
-}  // namespace hoist
+}  // namespace hoist::model_uses_bound_test

@@ -15,8 +15,7 @@
 #include "hoist/hoist.h"
 #include "tests/unit/client/fake_daemon.h"
 
-namespace hoist_test {
-namespace {
+namespace hoist_test::model_uses_test {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
@@ -287,5 +286,4 @@ TEST(ModelUses, TheChildOfAForkSaysNothing) {
   EXPECT_THAT(daemon.Done(session), ElementsAre(again.id()));
 }
 
-}  // namespace
-}  // namespace hoist_test
+}  // namespace hoist_test::model_uses_test

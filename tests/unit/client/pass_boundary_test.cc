@@ -1,5 +1,5 @@
 // Work that is held between passes: on the CPU, and on streams of a (fake) GPU.
-#include "client/src/pass_boundary.h"
+#include "client/src/in_place/pass_boundary.h"
 
 #include <array>
 #include <atomic>
@@ -11,13 +11,12 @@
 #include <thread>
 #include <vector>
 
-#include "client/src/cuda_context.h"
-#include "client/src/word_wait.h"
+#include "client/src/device/cuda_context.h"
+#include "client/src/device/word_wait.h"
 #include "gtest/gtest.h"
 #include "hoist/shared/packet_socket.h"
 
-namespace hoist {
-namespace {
+namespace hoist::pass_boundary_test {
 
 using std::chrono::milliseconds;
 
@@ -59,7 +58,7 @@ TEST_F(EmulatedBoundary, AWaitHasItsLimit) {
   });
   EXPECT_TRUE(boundary_->Hold(kAtLast, kNever));
   pass.join();  // DeadlineExceeded.
-  boundary_->LetGo();
+  boundary_->Release();
 }
 
 // Passes follow each other without a gap, and yet it gets its turns, alone.
@@ -82,7 +81,7 @@ TEST_F(EmulatedBoundary, TurnsComeBetweenPassesAndNobodyIsInOneMeanwhile) {
   for (int turn = 1; turn <= kTurns || passes < kTurns; ++turn) {
     ASSERT_TRUE(boundary_->Hold(kAtLast, kNever)) << "turn " << turn;
     for (int& piece : range) piece = turn;
-    boundary_->LetGo();
+    boundary_->Release();
   }
   over = true;
   worker.join();
@@ -94,7 +93,7 @@ TEST_F(EmulatedBoundary, PassesGoOnBesideOneThatGivesUp) {
   std::atomic<bool> over{false};
   std::thread closer([&] {
     while (!over) {
-      if (boundary_->Hold(milliseconds(0), kNever)) boundary_->LetGo();
+      if (boundary_->Hold(milliseconds(0), kNever)) boundary_->Release();
     }
   });
   for (int i = 0; i < 20'000; ++i) {
@@ -209,7 +208,7 @@ TEST_P(CudaBoundary, TurnsComeBetweenQueuedPasses) {
       EXPECT_LT(word(2).load(), kPasses);
       held.set_value();
     }
-    boundary_->LetGo();
+    boundary_->Release();
     ASSERT_FALSE(HasFailure());
   }
   End(kPasses);
@@ -223,5 +222,4 @@ INSTANTIATE_TEST_SUITE_P(
       return std::string(which.param[0] == '1' ? "MemOps" : "HostFunctions");
     });
 
-}  // namespace
-}  // namespace hoist
+}  // namespace hoist::pass_boundary_test

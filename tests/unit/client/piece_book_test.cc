@@ -1,4 +1,4 @@
-#include "client/src/piece_book.h"
+#include "client/src/in_place/piece_book.h"
 
 #include <cstdint>
 #include <vector>
@@ -6,8 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace hoist {
-namespace {
+namespace hoist::piece_book_test {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
@@ -113,5 +112,4 @@ TEST_F(PieceBookTest, AtTheEndAllLeasesAreLeft) {
   EXPECT_EQ(book_.device_bytes(), 0u);
 }
 
-}  // namespace
-}  // namespace hoist
+}  // namespace hoist::piece_book_test

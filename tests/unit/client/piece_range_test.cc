@@ -1,6 +1,6 @@
 // The emulated range: pages of slabs, side by side at one address. What workers
 // see of it is the device conformance suite's.
-#include "client/src/piece_range.h"
+#include "client/src/device/piece_range.h"
 
 #include <sys/mman.h>
 
@@ -12,13 +12,12 @@
 #include <thread>
 #include <vector>
 
-#include "client/src/device_map.h"
+#include "client/src/device/device_map.h"
 #include "gtest/gtest.h"
 #include "hoist/shared/mapping.h"
 #include "hoist/shared/packet_socket.h"
 
-namespace hoist {
-namespace {
+namespace hoist::piece_range_test {
 
 constexpr uint64_t kPiece = uint64_t{2} << 20;
 
@@ -105,5 +104,4 @@ TEST_F(EmulatedRange, OnlySlabsApartHaveHandles) {
   EXPECT_TRUE(map_->Handle(kPiece).ok());
 }
 
-}  // namespace
-}  // namespace hoist
+}  // namespace hoist::piece_range_test

@@ -13,15 +13,14 @@
 #include <utility>
 #include <vector>
 
-#include "client/src/cuda_context.h"
-#include "client/src/plan_lane.h"
-#include "client/src/plan_life.h"
-#include "client/src/stream_order.h"
+#include "client/src/device/cuda_context.h"
+#include "client/src/device/stream_order.h"
+#include "client/src/plan/plan_lane.h"
+#include "client/src/plan/plan_life.h"
 #include "gtest/gtest.h"
 #include "tests/unit/client/fake_lane.h"
 
-namespace hoist_test {
-namespace {
+namespace hoist_test::plan_lane_cuda_test {
 
 using hoist::PlanLane;
 using hoist::PlanLife;
@@ -245,5 +244,4 @@ INSTANTIATE_TEST_SUITE_P(
       return std::string(which.param[0] == '1' ? "MemOps" : "HostFunctions");
     });
 
-}  // namespace
-}  // namespace hoist_test
+}  // namespace hoist_test::plan_lane_cuda_test

@@ -1,5 +1,5 @@
 // The client's side of a lane, over an order that writes down what it is told.
-#include "client/src/plan_lane.h"
+#include "client/src/plan/plan_lane.h"
 
 #include <unistd.h>
 
@@ -14,13 +14,12 @@
 #include <utility>
 #include <vector>
 
-#include "client/src/plan_life.h"
+#include "client/src/plan/plan_life.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/client/fake_lane.h"
 
-namespace hoist_test {
-namespace {
+namespace hoist_test::plan_lane_test {
 
 using hoist::Code;
 using hoist::PlanLane;
@@ -322,5 +321,52 @@ TEST(PlanLife, ALaneThatComesAfterTheEndIsReleased) {
   EXPECT_EQ(client.fake.group(0).ready.load(), 1u);
 }
 
-}  // namespace
-}  // namespace hoist_test
+// As a graph does that was captured: the words of one group's turn.
+void Launch(FakeLane& fake, uint32_t group) {
+  while (fake.group(group).flag.load() != lane::kFlagReady) {
+    std::this_thread::yield();
+  }
+  fake.header().want.store(1);
+  fake.group(group).flag.store(lane::kFlagTaken);
+  fake.group(group).flag.store(lane::kFlagEmpty);
+  fake.group(group).done_flag.store(1);
+  fake.header().want.store(0);
+}
+
+TEST(PlanLife, AGraphThatWasCapturedUnderAnEarlierPlanEndsTheLaterOne) {
+  Client earlier;
+  Client later;
+  earlier.order.capturing_ = {Stream(2)};
+  ASSERT_TRUE(earlier.plan_lane->FollowCapture(Stream(2), true).ok());
+  PlanLife life;
+  life.Watch(earlier.plan_lane.get());
+  life.Watch(later.plan_lane.get());
+  life.Retire(std::move(earlier.plan_lane));
+  later.Take(1, Stream(2));
+  EXPECT_FALSE(life.ended());
+  // No launch waits for ever, however often; the first one is told.
+  for (int launch = 0; launch < 3; ++launch) Launch(earlier.fake, 1);
+  while (!life.ended()) std::this_thread::yield();
+  EXPECT_EQ(life.why().code(), Code::kFailedPrecondition);
+  EXPECT_NE(life.why().message().find("capture it anew"), std::string::npos);
+  life.Watch(nullptr);
+  EXPECT_TRUE(earlier.order.registered());
+  life.DropRetired();
+  EXPECT_FALSE(earlier.order.registered());
+}
+
+TEST(PlanLife, ARetiredLaneThatNoGraphTouchesEndsNothing) {
+  Client earlier;
+  earlier.order.capturing_ = {Stream(2)};
+  ASSERT_TRUE(earlier.plan_lane->FollowCapture(Stream(2), true).ok());
+  earlier.fake.group(0).flag.store(lane::kFlagTaken);  // As it was left.
+  earlier.fake.group(2).done_flag.store(1);
+  earlier.plan_lane->Retire();
+  EXPECT_FALSE(earlier.plan_lane->UsedSinceRetired());
+  Launch(earlier.fake, 0);
+  EXPECT_TRUE(earlier.plan_lane->UsedSinceRetired());
+  earlier.plan_lane->Retire();
+  EXPECT_FALSE(earlier.plan_lane->UsedSinceRetired());
+}
+
+}  // namespace hoist_test::plan_lane_test

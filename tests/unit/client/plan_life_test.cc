@@ -18,8 +18,7 @@
 #include "tests/unit/client/fake_daemon.h"
 #include "tests/unit/client/plan_worker.h"
 
-namespace hoist_test {
-namespace {
+namespace hoist_test::plan_life_test {
 
 using Code = hoist::Code;
 using ::testing::ElementsAre;
@@ -440,5 +439,4 @@ TEST(PlanEnd, ThreadsThatStageDifferentGroupsEachGetTheirOwn) {
             uint64_t{daemon.lane().header().cursor.load()});
 }
 
-}  // namespace
-}  // namespace hoist_test
+}  // namespace hoist_test::plan_life_test

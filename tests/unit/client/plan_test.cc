@@ -12,8 +12,7 @@
 #include "tests/unit/client/fake_daemon.h"
 #include "tests/unit/client/plan_worker.h"
 
-namespace hoist_test {
-namespace {
+namespace hoist_test::plan_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -452,5 +451,4 @@ TEST(Plan, ItsTermsReachHoistd) {
   EXPECT_EQ(sent.replaces(), 0u);
 }
 
-}  // namespace
-}  // namespace hoist_test
+}  // namespace hoist_test::plan_test

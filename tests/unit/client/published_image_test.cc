@@ -1,6 +1,6 @@
 // Images of weights that do not lie in host memory. The GPU's part runs over
 // the fake driver where there is none.
-#include "client/src/published_image.h"
+#include "client/src/model/published_image.h"
 
 #include <unistd.h>
 
@@ -8,12 +8,11 @@
 #include <span>
 #include <vector>
 
-#include "client/src/cuda_context.h"
+#include "client/src/device/cuda_context.h"
 #include "gtest/gtest.h"
 #include "hoist/shared/cuda_driver.h"
 
-namespace hoist {
-namespace {
+namespace hoist::published_image_test {
 
 constexpr uint64_t kBytes = 20 << 20;
 
@@ -102,5 +101,4 @@ TEST(CudaPublishedImage, IsReadFromTheGpu) {
   EXPECT_EQ(driver->free(there), cuda::kSuccess);
 }
 
-}  // namespace
-}  // namespace hoist
+}  // namespace hoist::published_image_test

@@ -7,13 +7,12 @@
 #include <thread>
 #include <vector>
 
-#include "client/src/session.h"
+#include "client/src/session/session.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/client/fake_in_place.h"
 
-namespace hoist {
-namespace {
+namespace hoist::session_apart_test {
 
 using hoist_test::FakeInPlace;
 using std::chrono::milliseconds;
@@ -32,16 +31,28 @@ std::vector<uint32_t> Upto(uint32_t count) {
   return groups;
 }
 
+hoist_connect_options OptionsFor(const std::string& path) {
+  hoist_connect_options options = {};
+  options.socket_path = path.c_str();
+  options.client_name = "test";
+  options.call_deadline_ms = 60'000;
+  return options;
+}
+
+Result<HeldModel> Describe(Session& session, const char* name) {
+  Hoist__V1__DescribeModelRequest request =
+      HOIST__V1__DESCRIBE_MODEL_REQUEST__INIT;
+  request.name = Text(name);
+  return session.CallForModel(request.base);
+}
+
 class SessionApart : public ::testing::Test {
  protected:
   void SetUp() override {
-    ConnectOptions options;
-    options.socket_path = daemon_.path();
-    options.call_deadline = milliseconds(60'000);
-    auto session = Session::Connect(options);
+    auto session = Session::Connect(OptionsFor(daemon_.path()));
     ASSERT_TRUE(session.ok()) << session.status().ToString();
     session_ = std::move(session).value();
-    auto model = session_->Describe("moe");
+    auto model = Describe(*session_, "moe");
     ASSERT_TRUE(model.ok()) << model.status().ToString();
     model_ = model->table;
   }
@@ -55,7 +66,7 @@ class SessionApart : public ::testing::Test {
     session_->StageApart(*model_, groups, options, each);
   }
   // What was sent before has been dealt with.
-  void Settle() { ASSERT_TRUE(session_->Describe("m").ok()); }
+  void Settle() { ASSERT_TRUE(Describe(*session_, "m").ok()); }
 
   FakeInPlace daemon_;
   std::shared_ptr<Session> session_;
@@ -231,11 +242,8 @@ TEST_F(SessionApart, ASlabThatIsNotApartIsNoAnswer) {
         peer.Send(reply, {&fd, 1});
         return true;
       });
-  ConnectOptions options;
-  options.socket_path = daemon.path();
-  options.call_deadline = milliseconds(60'000);
-  auto session = Session::Connect(options).value();
-  const ModelPtr model = session->Describe("m")->table;
+  auto session = Session::Connect(OptionsFor(daemon.path())).value();
+  const ModelPtr model = Describe(*session, "m")->table;
   Session::ApartOptions apart;
   session->StageApart(
       *model, Upto(1), apart, [&](size_t, Result<LeaseGrant> lease) {
@@ -243,9 +251,8 @@ TEST_F(SessionApart, ASlabThatIsNotApartIsNoAnswer) {
         EXPECT_THAT(lease.status().message(), HasSubstr("not asked for"));
         return true;
       });
-  ASSERT_TRUE(session->Describe("m").ok());
+  ASSERT_TRUE(Describe(*session, "m").ok());
   EXPECT_THAT(daemon.released(), SizeIs(1));
 }
 
-}  // namespace
-}  // namespace hoist
+}  // namespace hoist::session_apart_test

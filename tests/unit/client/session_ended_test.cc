@@ -10,8 +10,7 @@
 #include "hoist/hoist.h"
 #include "tests/unit/client/fake_daemon.h"
 
-namespace hoist_test {
-namespace {
+namespace hoist_test::session_ended_test {
 
 using hoist::Code;
 using ::testing::HasSubstr;
@@ -122,5 +121,4 @@ TEST(SessionEnded, ClosingItGivesAllBackAtOnce) {
   EXPECT_TRUE(ends.HungUp(kLong));
 }
 
-}  // namespace
-}  // namespace hoist_test
+}  // namespace hoist_test::session_ended_test

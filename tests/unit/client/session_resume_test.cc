@@ -8,8 +8,7 @@
 #include "tests/unit/client/fake_daemon.h"
 #include "tests/unit/client/plan_worker.h"
 
-namespace hoist_test {
-namespace {
+namespace hoist_test::session_resume_test {
 
 using Code = hoist::Code;
 using ::testing::ElementsAre;
@@ -193,5 +192,4 @@ TEST(SessionResume, TheNextHoistdIsToldWhichModelsTheSessionIsDoneWith) {
   EXPECT_THAT(dying.done_with(), ElementsAre(model->id(), model->id()));
 }
 
-}  // namespace
-}  // namespace hoist_test
+}  // namespace hoist_test::session_resume_test

@@ -10,8 +10,7 @@
 #include "hoist/hoist.h"
 #include "tests/unit/client/fake_daemon.h"
 
-namespace hoist_test {
-namespace {
+namespace hoist_test::session_slabs_test {
 
 using ::testing::ElementsAre;
 
@@ -168,5 +167,4 @@ TEST(SessionSlabs, WhatIsNotMappedHereIsClosed) {
   EXPECT_TRUE(IsReadable(lease->data()));
 }
 
-}  // namespace
-}  // namespace hoist_test
+}  // namespace hoist_test::session_slabs_test

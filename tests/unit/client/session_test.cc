@@ -17,8 +17,7 @@
 #include "hoist/hoist.h"
 #include "tests/unit/client/fake_daemon.h"
 
-namespace hoist_test {
-namespace {
+namespace hoist_test::session_test {
 
 using hoist::Code;
 using ::testing::ElementsAre;
@@ -72,6 +71,16 @@ TEST(Session, ATensorIsNotGivenAsAnotherType) {
   EXPECT_EQ(wrong.status().code(), hoist::Code::kInvalidArgument);
   EXPECT_THAT(wrong.status().message(), HasSubstr("F32"));
   EXPECT_TRUE(lease->Data<float>("x").ok());
+}
+
+TEST(Session, ATensorLiesAtItsOffset) {
+  FakeDaemon daemon;
+  Worker worker(daemon);
+  auto lease = worker.session.Stage(worker.model, "a");
+  ASSERT_TRUE(lease.ok());
+  auto tensor = lease->tensor("z");
+  ASSERT_TRUE(tensor.ok());
+  EXPECT_EQ(tensor->raw(), static_cast<const std::byte*>(lease->data()) + 512);
 }
 
 TEST(Session, AnEmptyTensorHasNoAddressAndIsNoError) {
@@ -579,5 +588,4 @@ TEST(CApi, RefusesNullAndUnsizedStructs) {
   hoist_model_free(nullptr);
 }
 
-}  // namespace
-}  // namespace hoist_test
+}  // namespace hoist_test::session_test

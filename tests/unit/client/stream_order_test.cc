@@ -1,5 +1,5 @@
 // Words on CUDA streams. Runs over the fake driver where there is no GPU.
-#include "client/src/stream_order.h"
+#include "client/src/device/stream_order.h"
 
 #include <array>
 #include <chrono>
@@ -8,13 +8,12 @@
 #include <memory>
 #include <string>
 
-#include "client/src/cuda_context.h"
+#include "client/src/device/cuda_context.h"
 #include "gtest/gtest.h"
 #include "hoist/shared/mapping.h"
 #include "hoist/shared/packet_socket.h"
 
-namespace hoist {
-namespace {
+namespace hoist::stream_order_test {
 
 using Kind = WordOp::Kind;
 
@@ -137,5 +136,4 @@ TEST(EmulatedOrder, AWordThatNeverComesEndsTheWait) {
   EXPECT_TRUE(order->Put(nullptr, {&wait, 1}).ok());
 }
 
-}  // namespace
-}  // namespace hoist
+}  // namespace hoist::stream_order_test

@@ -1,5 +1,5 @@
 // Counters that kernels add to, on the CPU and over a (fake) GPU.
-#include "client/src/touch_counts.h"
+#include "client/src/in_place/touch_counts.h"
 
 #include <atomic>
 #include <cstdint>
@@ -8,12 +8,11 @@
 #include <thread>
 #include <vector>
 
-#include "client/src/cuda_context.h"
+#include "client/src/device/cuda_context.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace hoist {
-namespace {
+namespace hoist::touch_counts_test {
 
 using ::testing::Each;
 using ::testing::ElementsAre;
@@ -109,5 +108,4 @@ TEST_F(CudaTouchCounts, AreReadFromTheGpusMemory) {
   EXPECT_THAT(Take(*counts_), ElementsAre(0, 1, 0, 2));
 }
 
-}  // namespace
-}  // namespace hoist
+}  // namespace hoist::touch_counts_test

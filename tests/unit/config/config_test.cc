@@ -11,8 +11,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::config_test {
 
 using ::hoistd::testing::StatusIs;
 using ::testing::AllOf;
@@ -199,7 +198,7 @@ TEST(Config, ReadsEveryKey) {
 struct Refusal {
   const char* text;
   const char* where;    // File, line and key.
-  const char* allowed;  // What would do.
+  const char* allowed;  // What would be enough.
 };
 
 class ConfigRefusal : public ::testing::TestWithParam<Refusal> {};
@@ -473,5 +472,4 @@ INSTANTIATE_TEST_SUITE_P(
                 "socket = \"/run/hoist/hoistd.sock\"\n",
                 "x.toml:1: tenant.socket: ", "its own path"}));
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::config_test

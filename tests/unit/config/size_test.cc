@@ -2,8 +2,7 @@
 
 #include "gtest/gtest.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::size_test {
 
 TEST(ParseSizeOrPercent, AShareIsOfTheWhole) {
   EXPECT_EQ(ParseSizeOrPercent("1%")->Of(1000), 10u);
@@ -20,5 +19,4 @@ TEST(ParseSizeOrPercent, RefusesWhatIsNeither) {
   }
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::size_test

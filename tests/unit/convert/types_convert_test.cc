@@ -11,8 +11,7 @@
 #include "hoist/shared/image_layout.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::types_convert_test {
 
 using ::hoistd::testing::StatusIs;
 using ::testing::AllOf;
@@ -415,5 +414,4 @@ TEST(PlanToProto, NumbersSlabDescriptorsByTheirPlaceAndSkipsIpc) {
   EXPECT_EQ(out.slabs(2).fd_index(), 2u);
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::types_convert_test

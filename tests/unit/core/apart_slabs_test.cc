@@ -10,8 +10,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::apart_slabs_test {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
@@ -282,5 +281,4 @@ TEST_F(ApartSlabsTest, RandomLivesKeepTheTotalsAndGiveEveryImageItsOwn) {
   }
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::apart_slabs_test

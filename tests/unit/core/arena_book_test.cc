@@ -5,8 +5,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::arena_book_test {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
@@ -105,5 +104,4 @@ TEST_F(Book, IsFoundByTheOwnersOfItsPlaces) {
   EXPECT_FALSE(book.Of(OwnerId(1)).has_value());
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::arena_book_test

@@ -4,8 +4,7 @@
 
 #include "gtest/gtest.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::device_names_test {
 
 DeviceNames TwoAndInPlace() {
   std::vector<DeviceInfo> devices(3);
@@ -36,5 +35,4 @@ TEST(DeviceNames, OthersHaveTheirTiersNames) {
   EXPECT_EQ(DeviceNames().count(), 0u);
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::device_names_test

@@ -11,8 +11,7 @@
 #include "tests/support/fake_device.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::device_space_apart_test {
 
 using ::testing::ElementsAre;
 using testing::FakeDevice;
@@ -466,5 +465,4 @@ TEST_F(DeviceSpaceApart, RandomLivesAddUpBesideSegments) {
   EXPECT_GT(evicted, 100);
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::device_space_apart_test

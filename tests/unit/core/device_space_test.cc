@@ -11,8 +11,7 @@
 #include "tests/support/fake_device.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::device_space_test {
 
 using ::testing::ElementsAre;
 using testing::FakeDevice;
@@ -416,7 +415,7 @@ void CheckImages(const std::map<OwnerId, Image>& images,
   ASSERT_EQ(space.used(), used);
 }
 
-// Allocates after evicting what the space says would do.
+// Allocates after evicting what the space says would be enough.
 absl::StatusOr<uint64_t> AllocateWithForce(DeviceSpace& space, const Want& want,
                                            OwnerId owner,
                                            std::map<OwnerId, Image>& images,
@@ -663,5 +662,4 @@ TEST_F(DeviceSpaceTest, ImagesNeverOverlapWhileSlabsComeLate) {
   EXPECT_GT(late, 1000);
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::device_space_test

@@ -8,8 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::extent_map_test {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
@@ -266,5 +265,4 @@ TEST(ExtentMap, TellsWhoseExtentsReachBeyondAPlace) {
   EXPECT_THAT(map.OwnersFrom(100), IsEmpty());
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::extent_map_test

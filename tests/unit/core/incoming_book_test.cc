@@ -3,8 +3,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::incoming_book_test {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
@@ -92,5 +91,4 @@ TEST(IncomingBook, WhatCanNeverHaveRoomIsLateAtOnce) {
   EXPECT_THAT(books.incoming.Late(kStart), ElementsAre(RequestId(9)));
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::incoming_book_test

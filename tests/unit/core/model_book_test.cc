@@ -1,11 +1,11 @@
 #include "daemon/core/model_book.h"
 
+#include "daemon/model/published_group.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::model_book_test {
 
 using ::testing::HasSubstr;
 using testing::StatusIs;
@@ -141,17 +141,39 @@ TEST(ModelBook, AGroupMoreIsAnotherContent) {
   ModelEntry& entry =
       books.models.AddPublished(ModelId(1), "m", kAnn, kEveryone);
   const Content empty = entry.model->spec->content;
-  ASSERT_OK(books.models.Append(entry, GroupOf("a"), ContentOf(1)));
+  ASSERT_OK(books.models.Put(entry, GroupIndex(0), GroupOf("a"), ContentOf(1)));
   const Content one = entry.model->spec->content;
   EXPECT_NE(one, empty);
   EXPECT_EQ(books.models.Shared(kBob, one, true)->id, ModelId(1));
   books.Check();
-  ASSERT_OK(books.models.Append(entry, GroupOf("b"), ContentOf(2)));
+  ASSERT_OK(books.models.Put(entry, GroupIndex(1), GroupOf("b"), ContentOf(2)));
   EXPECT_EQ(books.models.Shared(kBob, one, true), nullptr);
   EXPECT_EQ(entry.groups.size(), 2u);
-  EXPECT_THAT(books.models.Append(entry, GroupOf("b"), ContentOf(2)),
-              StatusIs(absl::StatusCode::kAlreadyExists));
+  EXPECT_THAT(
+      books.models.Put(entry, GroupIndex(2), GroupOf("b"), ContentOf(2)),
+      StatusIs(absl::StatusCode::kAlreadyExists));
   EXPECT_EQ(entry.groups.size(), 2u);
+  books.Check();
+}
+
+TEST(ModelBook, WhatIsMissingKeepsItsPlaceAndIsLost) {
+  Books books;
+  ModelEntry& entry =
+      books.models.AddPublished(ModelId(1), "m", kAnn, kEveryone);
+  books.models.LeavePlaces(entry, 2);
+  ASSERT_OK(books.models.Put(entry, GroupIndex(2), GroupOf("c"), ContentOf(3)));
+  books.Check();
+  EXPECT_EQ(entry.missing(), 2u);
+  EXPECT_THAT(entry.groups[1].lost,
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("group 1")));
+  EXPECT_OK(entry.groups[2].lost);
+  // Nobody takes it for a model of "c" alone.
+  EXPECT_EQ(books.models.Shared(kBob, ModelContent({ContentOf(3)}), true),
+            nullptr);
+  ASSERT_OK(books.models.Put(entry, GroupIndex(1), GroupOf("b"), ContentOf(2)));
+  EXPECT_OK(entry.groups[1].lost);
+  EXPECT_EQ(entry.missing(), 1u);
+  EXPECT_EQ(entry.model->spec->groups[1]->name, "b");
   books.Check();
 }
 
@@ -177,5 +199,4 @@ TEST(ModelBook, ReadersAreToldApart) {
   EXPECT_NE(books.models.ReadersOf(*ann), books.models.ReadersOf(*all));
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::model_book_test

@@ -3,8 +3,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::need_book_test {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
@@ -144,5 +143,4 @@ TEST_F(NeedBookTest, AChangeThatIsNotToldIsFound) {
   book_.Changed(need);
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::need_book_test

@@ -6,8 +6,7 @@
 #include "tests/support/node_rig.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::node_apart_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -516,5 +515,4 @@ TEST(NodeApart, AnEmptySlabApartIsTakenOverAndServesAgain) {
   EXPECT_EQ(rig.Slabs(rig.in_place()), 1u);
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::node_apart_test

@@ -8,8 +8,7 @@
 #include "tests/support/node_rig.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::node_arenas_test {
 
 using ::testing::AllOf;
 using ::testing::Contains;
@@ -169,9 +168,10 @@ TEST(NodeArenas, TheLeastThatWouldDoIsInTheRefusal) {
   rig.ArenaOf(rig.OpenArena(rig.ada, 5));
   EXPECT_THAT(
       rig.StatusOf(rig.OpenArena(rig.ada, 4, kAtOnce)),
-      StatusIs(kExhausted, AllOf(HasSubstr("an arena needs 16.0 KiB in place"),
-                                 HasSubstr("20.0 KiB is in arenas"),
-                                 HasSubstr("one of 12.0 KiB would do now"))));
+      StatusIs(kExhausted,
+               AllOf(HasSubstr("an arena needs 16.0 KiB in place"),
+                     HasSubstr("20.0 KiB is in arenas"),
+                     HasSubstr("one of 12.0 KiB would be enough now"))));
   // Bob is told of the sum alone.
   EXPECT_THAT(
       rig.StatusOf(rig.OpenArena(rig.bob, 4, kAtOnce)),
@@ -199,7 +199,8 @@ TEST(NodeArenas, TwoThatWaitHoldNothingOfEachOthers) {
   const ArenaGrant second = rig.ArenaOf(one);
   EXPECT_TRUE(rig.waiting(other));
   rig.Advance(absl::Seconds(11));
-  EXPECT_THAT(rig.StatusOf(other), StatusIs(kExhausted, HasSubstr("would do")));
+  EXPECT_THAT(rig.StatusOf(other),
+              StatusIs(kExhausted, HasSubstr("would be enough")));
 }
 
 TEST(NodeArenas, BelowWeightsItTakesWhatIsFree) {
@@ -208,7 +209,7 @@ TEST(NodeArenas, BelowWeightsItTakesWhatIsFree) {
   ASSERT_OK(rig.Release(rig.bob, lease));  // Idle, and stays.
   EXPECT_THAT(
       rig.StatusOf(rig.OpenArena(rig.ada, 7, kAtOnce)),
-      StatusIs(kExhausted, AllOf(HasSubstr("one of 24.0 KiB would do"),
+      StatusIs(kExhausted, AllOf(HasSubstr("one of 24.0 KiB would be enough"),
                                  HasSubstr("host.arenas = \"above\""))));
   rig.ArenaOf(rig.OpenArena(rig.ada, 6));
   EXPECT_TRUE(rig.Has(rig.Key(0), rig.InPlace()));
@@ -329,5 +330,4 @@ TEST(NodeArenas, WhatTheLastHoistdHadNotZeroedTheNextOneZeroes) {
   EXPECT_EQ(rig.SlabsOf(next), rig.SlabsOf(arena));
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::node_arenas_test

@@ -5,8 +5,7 @@
 #include "tests/support/node_rig.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::node_check_device_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -50,6 +49,7 @@ TEST_F(NodeCheckDevice, WhatIsRightStaysWhereItIs) {
   rig_.FinishAll();
   const CheckedGroup& checked = rig_.AnswerTo(request)->checked;
   EXPECT_EQ(checked.bytes, 6 * kPage);  // Disk, host and device.
+  EXPECT_EQ(rig_.Snapshot().counters.device_to_host_bytes, 2 * kPage);
   EXPECT_THAT(checked.findings, IsEmpty());
   ASSERT_OK(rig_.Release(session_, lease));
   EXPECT_TRUE(rig_.Has(key_, kDevice));
@@ -136,7 +136,7 @@ TEST_F(NodeCheckDevice, ItsBytesComeFromTheDiskWhereTheHostHasNone) {
   ExpectRight();
 }
 
-TEST_F(NodeCheckDevice, ADamagedHostMendsNothing) {
+TEST_F(NodeCheckDevice, ADamagedHostRepairsNothing) {
   rig_.ChangeOnHost(key_);
   rig_.StageNow(session_, key_);  // Made of it.
   const CheckedGroup& checked = Check(/*repair=*/true);
@@ -295,5 +295,4 @@ TEST_F(NodeCheckNoDisk, ARightCopyOutlivesADamagedHost) {
   rig_.StageNow(session_, key_);
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::node_check_device_test

@@ -4,8 +4,7 @@
 #include "tests/support/node_rig.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::node_check_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -136,10 +135,9 @@ TEST_F(NodeCheck, WhatIsOfFilesIsRefused) {
   const ModelId files = rig_.AddModel(session_, "m", {1});
   EXPECT_THAT(rig_.AnswerTo(rig_.CheckGroup({files, GroupIndex(0)}))->status,
               StatusIs(absl::StatusCode::kInvalidArgument));
-  EXPECT_THAT(rig_.node().SelectToCheck(NodeRig::kAdmin, "m"),
+  EXPECT_THAT(rig_.node().audit().Select(NodeRig::kAdmin, "m"),
               StatusIs(absl::StatusCode::kInvalidArgument));
-  EXPECT_THAT(*rig_.node().SelectToCheck(NodeRig::kAdmin, ""), SizeIs(1));
+  EXPECT_THAT(*rig_.node().audit().Select(NodeRig::kAdmin, ""), SizeIs(1));
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::node_check_test

@@ -8,8 +8,7 @@
 #include "tests/support/node_rig.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::node_death_test {
 
 using ::testing::IsEmpty;
 using testing::kPage;
@@ -107,7 +106,7 @@ TEST_F(NodeDeath, ThePlanOfASessionThatEndedIsGone) {
   rig_.StageNow(other, {model, GroupIndex(1)});
   rig_.Close(session);
   ASSERT_TRUE(rig_.Die());
-  EXPECT_NE(rig_.node().PeerOf(other), nullptr);
+  EXPECT_NE(rig_.node().tenure().PeerOf(other), nullptr);
   EXPECT_THAT(rig_.plans(), IsEmpty());
   EXPECT_EQ(rig_.TierOf(NodeRig::FirstDevice()).leased_bytes, 2 * kPage);
 }
@@ -120,7 +119,7 @@ TEST_F(NodeDeath, WhatLacksOneGroupIsNotTakenOver) {
   // Without it the numbers of the others are not what they were.
   rig_.LoseOnHost(key);
   EXPECT_FALSE(rig_.Die());
-  EXPECT_EQ(rig_.node().PeerOf(session), nullptr);
+  EXPECT_EQ(rig_.node().tenure().PeerOf(session), nullptr);
   EXPECT_EQ(rig_.TierOf(NodeRig::FirstDevice()).allocated_bytes, 0u);
 }
 
@@ -134,10 +133,10 @@ TEST_F(NodeDeath, AForgottenModelLeavesDevicesBeforeTheHost) {
     ASSERT_OK(rig_.Release(session, rig_.StageNow(session, key)));
   }
   ASSERT_OK(rig_.Forget(a.model));
-  const auto from_devices = [](const Kept& kept) {
-    return std::holds_alternative<KeptCopy>(kept);
+  const auto from_devices = [](const Persisted& kept) {
+    return std::holds_alternative<PersistedCopy>(kept);
   };
-  const std::vector<Kept>& told = rig_.told();
+  const std::vector<Persisted>& told = rig_.told();
   EXPECT_EQ(std::ranges::count_if(told, from_devices), 2);
   EXPECT_TRUE(std::ranges::is_partitioned(told, from_devices));
   EXPECT_THAT(told, SizeIs(2 + 2 + 1));  // Copies, images, the model.
@@ -195,5 +194,4 @@ TEST_F(NodeDeath, APinGoesWithItsModel) {
   EXPECT_EQ(rig_.TierOf(OnHost()).pinned_bytes, 0u);
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::node_death_test

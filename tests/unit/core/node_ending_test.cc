@@ -1,17 +1,15 @@
 // Models that end with their session: what a worker puts aside, and nobody else
 // has any use for.
-#include "daemon/core/node_ending.h"
-
 #include <string>
 
+#include "daemon/core/registry.h"
 #include "daemon/model/model_name.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/node_rig.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::node_ending_test {
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -61,7 +59,7 @@ TEST_F(NodeEndingTest, IsOnTheDiskAloneWhenItIsToldToBe) {
   const GroupKey key = Aside("a");
   EXPECT_THAT(rig_.Moving(), IsEmpty());
   Effects effects;
-  EXPECT_EQ(rig_.node().SaveAll(rig_.now, effects), 0u);
+  EXPECT_EQ(rig_.node().supply().SaveAll(rig_.now, effects), 0u);
   ASSERT_OK(Park(session_, key));
   ASSERT_THAT(rig_.Moving<HostToSpill>(), SizeIs(1));
   EXPECT_TRUE(rig_.Has(key, OnHost()));
@@ -141,5 +139,4 @@ TEST_F(NodeEndingTest, GoesOnWithItsSessionUnderTheNextHoistd) {
   EXPECT_EQ(models(), 0u);
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::node_ending_test

@@ -7,8 +7,7 @@
 #include "tests/support/node_rig.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::node_explain_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -183,7 +182,7 @@ TEST_F(NodeExplain, ForgetNamesSessionsToThoseWhoMayKnowThem) {
   const SessionId ada = rig.Open(kAda), bob = rig.Open(kBob);
   const ModelId bobs = rig.AddModel(bob, "bobs", {1, 1, 1});
   const PlanGrant plan = rig.PlanOf(rig.SetPlan(ada, bobs, Upto(3), 2));
-  Peer owner = *rig.node().PeerOf(bob);
+  Peer owner = *rig.node().tenure().PeerOf(bob);
   Effects effects;
   EXPECT_THAT(
       rig.node().Forget(bobs, rig.now, effects, &owner),
@@ -211,5 +210,4 @@ TEST_F(NodeExplain, WhatOneMayNotReadIsAsIfItWereNotThere) {
             rig_.CheckPlan(bob_, ModelId(12345), {0}, 2));
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::node_explain_test

@@ -9,8 +9,7 @@
 #include "tests/support/node_rig.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::node_explainer_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -220,5 +219,4 @@ TEST(NodeExplainer, WhatIsNotThereIsNotFound) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("groups m")));
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::node_explainer_test

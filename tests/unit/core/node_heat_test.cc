@@ -6,8 +6,7 @@
 #include "tests/support/node_rig.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::node_heat_test {
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -48,7 +47,8 @@ TEST(NodeHeat, WhatWasTouchedIsCounted) {
         rig.ada,
         {.model = rig.model, .touched_hot_bytes = 5, .touched_cold_bytes = 3}));
   }
-  const Counters counters = rig.node().Snapshot(absl::UnixEpoch()).counters;
+  const Counters counters =
+      rig.node().picture().Snapshot(absl::UnixEpoch()).counters;
   EXPECT_EQ(counters.touched_hot_bytes, 10u);
   EXPECT_EQ(counters.touched_cold_bytes, 6u);
 }
@@ -79,5 +79,4 @@ TEST(NodeHeat, AModelThatIsForgottenTakesItsHeatAlong) {
   EXPECT_THAT(*rig.node().ReportHeat(rig.ada, {.model = again}), IsEmpty());
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::node_heat_test

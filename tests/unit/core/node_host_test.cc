@@ -5,8 +5,7 @@
 #include "tests/support/node_rig.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::node_host_test {
 
 using ::hoistd::testing::kPage;
 using ::hoistd::testing::NodeRig;
@@ -175,7 +174,7 @@ TEST(NodeHostScattered, AGroupGoesWhereThereIsRoomInSum) {
   NodeRig rig({.host_pages = 5, .device_pages = {4}, .can_spill = false});
   const SessionId session = rig.Open();
   for (const char* name : {"a", "b", "c"}) rig.Published(session, name, "g", 1);
-  ASSERT_OK(rig.Forget((*rig.node().Find(session, "b"))->id));
+  ASSERT_OK(rig.Forget((*rig.node().tenure().Find(session, "b"))->id));
   const ModelId model = rig.AddModel(session, "m", {3});
   const RequestId stage = rig.Stage(session, {model, GroupIndex(0)});
   ASSERT_THAT(rig.Moving(), SizeIs(1));
@@ -210,5 +209,4 @@ TEST_F(NodeHost, JoinedPartsAreStoredOnce) {
   rig_.StageNow(session_, {joined, GroupIndex(0)});
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::node_host_test

@@ -7,8 +7,7 @@
 #include "tests/support/node_rig.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::node_measure_test {
 
 using ::testing::Each;
 using ::testing::Field;
@@ -205,5 +204,4 @@ TEST(NodeMeasure, WhatAdminsEvictIsToldApart) {
   EXPECT_EQ(counters.device_evictions, 0u);
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::node_measure_test

@@ -6,8 +6,7 @@
 #include "tests/support/node_rig.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::node_names_test {
 
 using ::hoistd::testing::IsOk;
 using ::hoistd::testing::NodeRig;
@@ -77,45 +76,47 @@ class NodeNames : public ::testing::Test {
 
 TEST_F(NodeNames, AnothersModelIsNeverMeantByItsName) {
   Publish(theirs_, "m", 1);
-  EXPECT_THAT(rig_.node().Find(mine_, "m"), StatusIs(kNotFound));
-  EXPECT_OK(rig_.node().Find(mine_, "2:m"));
+  EXPECT_THAT(rig_.node().tenure().Find(mine_, "m"), StatusIs(kNotFound));
+  EXPECT_OK(rig_.node().tenure().Find(mine_, "2:m"));
   const ModelPtr roots = Publish(root_, "m", 2);
-  EXPECT_EQ((*rig_.node().Find(mine_, "m"))->id, roots->id);
+  EXPECT_EQ((*rig_.node().tenure().Find(mine_, "m"))->id, roots->id);
   const ModelPtr own = Publish(mine_, "m", 3);
-  EXPECT_EQ((*rig_.node().Find(mine_, "m"))->id, own->id);
-  EXPECT_EQ((*rig_.node().Find(theirs_, "0:m"))->id, roots->id);
+  EXPECT_EQ((*rig_.node().tenure().Find(mine_, "m"))->id, own->id);
+  EXPECT_EQ((*rig_.node().tenure().Find(theirs_, "0:m"))->id, roots->id);
 }
 
 TEST_F(NodeNames, OnlyItsOwnerAddsToAModel) {
   const ModelPtr theirs = Publish(theirs_, "m", 1);
   rig_.Published(mine_, "m", "more", 1);
-  EXPECT_EQ((*rig_.node().Find(theirs_, "m"))->spec->groups.size(), 1u);
-  EXPECT_NE((*rig_.node().Find(mine_, "m"))->id, theirs->id);
+  EXPECT_EQ((*rig_.node().tenure().Find(theirs_, "m"))->spec->groups.size(),
+            1u);
+  EXPECT_NE((*rig_.node().tenure().Find(mine_, "m"))->id, theirs->id);
 }
 
 TEST_F(NodeNames, AContentIsSharedWhateverItIsCalled) {
   const ModelPtr theirs = Publish(theirs_, "some name", 9);
   const Content content = theirs->spec->content;
   ASSERT_OK_AND_ASSIGN(const ModelPtr found,
-                       rig_.node().FindContent(mine_, content));
+                       rig_.node().tenure().FindByContent(mine_, content));
   EXPECT_EQ(found->id, theirs->id);
   EXPECT_EQ(found->owner, User(kTheirs));
   // Root's goes before another user's, one's own before root's.
   const ModelPtr roots = Publish(root_, "r", 9);
-  EXPECT_EQ((*rig_.node().FindContent(mine_, content))->id, roots->id);
+  EXPECT_EQ((*rig_.node().tenure().FindByContent(mine_, content))->id,
+            roots->id);
   const ModelPtr own = Publish(mine_, "o", 9);
-  EXPECT_EQ((*rig_.node().FindContent(mine_, content))->id, own->id);
+  EXPECT_EQ((*rig_.node().tenure().FindByContent(mine_, content))->id, own->id);
 }
 
 TEST_F(NodeNames, AGrownModelHasAnotherContent) {
   const ModelPtr before = Publish(mine_, "m", 9);
   rig_.Published(mine_, "m", "more", 1);
-  const ModelPtr after = *rig_.node().Find(mine_, "m");
-  EXPECT_THAT(rig_.node().FindContent(mine_, before->spec->content),
+  const ModelPtr after = *rig_.node().tenure().Find(mine_, "m");
+  EXPECT_THAT(rig_.node().tenure().FindByContent(mine_, before->spec->content),
               StatusIs(kNotFound));
-  EXPECT_OK(rig_.node().FindContent(mine_, after->spec->content));
+  EXPECT_OK(rig_.node().tenure().FindByContent(mine_, after->spec->content));
   ASSERT_OK(rig_.Forget(mine_, after->id));
-  EXPECT_THAT(rig_.node().FindContent(mine_, after->spec->content),
+  EXPECT_THAT(rig_.node().tenure().FindByContent(mine_, after->spec->content),
               StatusIs(kNotFound));
 }
 
@@ -123,11 +124,13 @@ TEST(NodeContent, KnowingItIsNoRightToRead) {
   NodeRig rig;  // Readers: the owner.
   const SessionId mine = rig.Open(kMine), theirs = rig.Open(kTheirs);
   rig.Published(theirs, "m", "g", 2);
-  const Content content = (*rig.node().Find(theirs, "m"))->spec->content;
-  EXPECT_OK(rig.node().FindContent(theirs, content));
-  EXPECT_THAT(rig.node().FindContent(mine, content), StatusIs(kNotFound));
+  const Content content =
+      (*rig.node().tenure().Find(theirs, "m"))->spec->content;
+  EXPECT_OK(rig.node().tenure().FindByContent(theirs, content));
+  EXPECT_THAT(rig.node().tenure().FindByContent(mine, content),
+              StatusIs(kNotFound));
   // Not even by an admin, who would then depend on their model.
-  EXPECT_THAT(rig.node().FindContent(rig.Open(kRoot), content),
+  EXPECT_THAT(rig.node().tenure().FindByContent(rig.Open(kRoot), content),
               StatusIs(kNotFound));
 }
 
@@ -150,16 +153,18 @@ TEST(NodeTrust, WhereUsersDoNotTrustEachOtherEachHasCopiesOfTheirOwn) {
   // Who brings the same gets no share of it, by files or by content.
   EXPECT_NE(rig.AddModel(mine, "m", {1}), files);
   const GroupKey published = rig.Published(theirs, "p", "g", 1);
-  const Content content = (*rig.node().SpecOf(published.model))->content;
-  EXPECT_OK(rig.node().FindContent(theirs, content));
-  EXPECT_THAT(rig.node().FindContent(mine, content), StatusIs(kNotFound));
+  const Content content =
+      (*rig.node().copies().SpecOf(published.model))->content;
+  EXPECT_OK(rig.node().tenure().FindByContent(theirs, content));
+  EXPECT_THAT(rig.node().tenure().FindByContent(mine, content),
+              StatusIs(kNotFound));
 }
 
 TEST_F(NodeNames, FilesAreNoContentThatCouldBeAskedFor) {
   const ModelId files = rig_.AddModel(theirs_, "m", {1});
-  EXPECT_THAT(
-      rig_.node().FindContent(mine_, (*rig_.node().SpecOf(files))->content),
-      StatusIs(kNotFound));
+  EXPECT_THAT(rig_.node().tenure().FindByContent(
+                  mine_, (*rig_.node().copies().SpecOf(files))->content),
+              StatusIs(kNotFound));
   // Who opens the same files shares them, under a name of their own too.
   EXPECT_EQ(rig_.AddModel(mine_, "m", {1}), files);
 }
@@ -179,10 +184,10 @@ TEST_F(NodeNames, ItsOwnerForgetsAModelAndNobodyElse) {
               StatusIs(absl::StatusCode::kFailedPrecondition));
   ASSERT_OK(rig_.Release(theirs_, lease));
   EXPECT_OK(rig_.Forget(mine_, model->id));
-  EXPECT_THAT(rig_.node().Find(mine_, "m"), StatusIs(kNotFound));
+  EXPECT_THAT(rig_.node().tenure().Find(mine_, "m"), StatusIs(kNotFound));
   EXPECT_THAT(rig_.Forget(mine_, model->id), StatusIs(kNotFound));
   Publish(mine_, "m", 2);  // The name is free.
-  EXPECT_OK(rig_.Forget(root_, (*rig_.node().Find(mine_, "m"))->id));
+  EXPECT_OK(rig_.Forget(root_, (*rig_.node().tenure().Find(mine_, "m"))->id));
 }
 
 // In containers every worker is uid 0: tenants are told apart by their sockets.
@@ -203,14 +208,15 @@ TEST_F(NodeTenants, NamesDoNotCollideAndAreOfTheTenantAlone) {
   const ModelId of_b = rig_.AddModel(b_, "m", {2});
   EXPECT_NE(of_a, of_b);
   const SessionId again = rig_.Open(Worker("a"));
-  ASSERT_OK_AND_ASSIGN(const ModelPtr found, rig_.node().Find(again, "m"));
+  ASSERT_OK_AND_ASSIGN(const ModelPtr found,
+                       rig_.node().tenure().Find(again, "m"));
   EXPECT_EQ(found->id, of_a);
   for (const SessionId other : {b_, rig_.Open(65534)}) {
-    EXPECT_THAT(rig_.node().Find(other, "a:m"), StatusIs(kNotFound));
-    EXPECT_THAT(rig_.node().Find(other, of_a), StatusIs(kNotFound));
+    EXPECT_THAT(rig_.node().tenure().Find(other, "a:m"), StatusIs(kNotFound));
+    EXPECT_THAT(rig_.node().tenure().Find(other, of_a), StatusIs(kNotFound));
   }
   ASSERT_OK_AND_ASSIGN(const ModelPtr admins,
-                       rig_.node().Find(rig_.Open(kRoot), "a:m"));
+                       rig_.node().tenure().Find(rig_.Open(kRoot), "a:m"));
   EXPECT_EQ(admins->id, of_a);
   EXPECT_THAT(rig_.Forget(b_, of_a), StatusIs(kNotFound));
 }
@@ -240,5 +246,4 @@ TEST_F(NodeTenants, MemoryOfOneIsNoOthersZone) {
                        HasSubstr("is tenant a's")));
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::node_names_test

@@ -6,8 +6,7 @@
 #include "tests/support/node_rig.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::node_plan_test {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -166,7 +165,7 @@ TEST_F(NodePlan, WhatCannotBePromisedIsRefusedWithABudgetThatWouldDo) {
     for (const ModelId model : {other, own}) {
       const absl::Status refused = rig.CheckPlan(session, model, Upto(9), 20);
       if (refused.ok()) continue;  // All of its own are resident.
-      ASSERT_THAT(refused, StatusIs(kExhausted, HasSubstr("would do")));
+      ASSERT_THAT(refused, StatusIs(kExhausted, HasSubstr("would be enough")));
       const uint64_t pages = PagesAfter(refused.message(), "a budget of ");
       EXPECT_GE(pages, 8 - leased);
       EXPECT_OK(rig.CheckPlan(session, model, Upto(9), pages));
@@ -184,8 +183,9 @@ TEST_F(NodePlan, ResidentsOfOneModelAreCountedOnce) {
   EXPECT_EQ(Residents(same).size(), 6u);
   // What is another's must fit beside them.
   const ModelId other = Model("other", 3);
-  EXPECT_THAT(rig_.CheckPlan(second, other, Upto(3), 3),
-              StatusIs(kExhausted, HasSubstr("a budget of 8.0 KiB would do")));
+  EXPECT_THAT(
+      rig_.CheckPlan(second, other, Upto(3), 3),
+      StatusIs(kExhausted, HasSubstr("a budget of 8.0 KiB would be enough")));
   EXPECT_OK(rig_.CheckPlan(second, other, Upto(3), 2));
 }
 
@@ -314,7 +314,7 @@ TEST_F(NodePlan, ARingIsGivenBackOnlyWhenNothingCopiesIntoItAnyMore) {
   const ModelId model = Model("m", 9);
   const PlanGrant plan = rig_.PlanOf(rig_.SetPlan(session_, model, Upto(9), 2));
   ASSERT_OK(rig_.EndPlan(session_, plan.id));
-  EXPECT_EQ(rig_.node().FindPlan(plan.id), nullptr);
+  EXPECT_EQ(rig_.node().tenure().FindPlan(plan.id), nullptr);
   EXPECT_THAT(rig_.Snapshot().plans, IsEmpty());
   EXPECT_EQ(rig_.TierOf(kDevice).used_bytes, 2 * kPage);
   EXPECT_THAT(rig_.EndPlan(session_, plan.id),
@@ -374,7 +374,7 @@ TEST_F(NodePlan, AFailingCheckLeavesTheOldPlanStanding) {
   const PlanGrant old = rig_.PlanOf(rig_.SetPlan(session_, model, Upto(9), 2));
   EXPECT_THAT(rig_.CheckPlan(session_, model, {77}, 2, old.id),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("77")));
-  EXPECT_NE(rig_.node().FindPlan(old.id), nullptr);
+  EXPECT_NE(rig_.node().tenure().FindPlan(old.id), nullptr);
   EXPECT_THAT(rig_.ended(), IsEmpty());
 }
 
@@ -390,12 +390,22 @@ TEST_F(NodePlan, AModelWithAPlanIsNotForgotten) {
   EXPECT_OK(rig_.Forget(model));
 }
 
-TEST_F(NodePlan, DrainingRefusesPlans) {
+TEST_F(NodePlan, DrainingRefusesPlansOfModelsThatTheSessionDoesNotUse) {
   const ModelId model = Model("m", 9);
+  const SessionId late = rig_.Open();
   rig_.Drain(true);
-  const RequestId plan = rig_.SetPlan(session_, model, Upto(9), 2);
-  EXPECT_THAT(rig_.AnswerTo(plan)->status,
-              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("draining")));
+  const auto refused =
+      StatusIs(absl::StatusCode::kUnavailable, HasSubstr("draining"));
+  EXPECT_THAT(rig_.node().tenure().Find(late, "m"), refused);
+  const RequestId plan = rig_.SetPlan(late, model, Upto(9), 2);
+  EXPECT_THAT(rig_.AnswerTo(plan)->status, refused);
+  // But not to who uses the model: it may have lost its plan, or change it.
+  EXPECT_OK(rig_.node().tenure().Find(session_, "m"));
+  const PlanGrant before =
+      rig_.PlanOf(rig_.SetPlan(session_, model, Upto(9), 2));
+  ASSERT_OK(rig_.EndPlan(session_, before.id));
+  rig_.FreePlan(before.id);
+  rig_.PlanOf(rig_.SetPlan(session_, model, Upto(9), 3));
 }
 
 // --- Holds ------------------------------------------------------------------
@@ -423,7 +433,7 @@ TEST_F(NodePlanHolds, AllArriveAndNoneTwice) {
   EXPECT_THAT(Holds(plan.id), SizeIs(4));
   rig_.Hold(plan.id, {0, 1, 2, 3});
   EXPECT_THAT(rig_.Moving(), IsEmpty());
-  EXPECT_EQ(rig_.node().held_bytes(), 4 * kPage);
+  EXPECT_EQ(rig_.node().tenure().held_bytes(), 4 * kPage);
   EXPECT_EQ(rig_.Snapshot().plans.at(0).held_bytes, 4 * kPage);
 }
 
@@ -450,7 +460,7 @@ TEST_F(NodePlanHolds, AGroupThatCannotBeReadSaysSoOnce) {
   ASSERT_THAT(rig_.failed_holds(), SizeIs(1));
   EXPECT_TRUE(absl::IsDataLoss(rig_.failed_holds()[0].second));
   EXPECT_THAT(Holds(plan.id), IsEmpty());
-  EXPECT_EQ(rig_.node().held_bytes(), 0u);
+  EXPECT_EQ(rig_.node().tenure().held_bytes(), 0u);
 }
 
 TEST_F(NodePlanHolds, HoldsOfAnEndedPlanVanish) {
@@ -464,7 +474,7 @@ TEST_F(NodePlanHolds, HoldsOfAnEndedPlanVanish) {
   EXPECT_THAT(Holds(plan.id), SizeIs(1));
   rig_.FreePlan(plan.id);
   rig_.FinishAll();
-  EXPECT_EQ(rig_.node().held_bytes(), 0u);
+  EXPECT_EQ(rig_.node().tenure().held_bytes(), 0u);
   EXPECT_EQ(rig_.TierOf(OnHost()).leased_bytes, 0u);
   EXPECT_EQ(rig_.node().NextDeadline(), absl::InfiniteFuture());
   rig_.Evict("m");
@@ -542,7 +552,7 @@ TEST_F(NodePlanHolds, TwoPlansHoldOneCopyTogether) {
   EXPECT_THAT(rig_.Moving<FilesToHost>(), SizeIs(1));
   rig_.FinishAll();
   EXPECT_EQ(Holds(a.id), Holds(b.id));
-  EXPECT_EQ(rig_.node().held_bytes(), kPage);
+  EXPECT_EQ(rig_.node().tenure().held_bytes(), kPage);
   rig_.Unhold(a.id, 0);
   EXPECT_EQ(rig_.Evict("m", OnHost()).kept, 1u);
   rig_.Unhold(b.id, 0);
@@ -583,5 +593,4 @@ TEST(NodePlanOrder, TheHostEvictsTheFarthestNextUse) {
   EXPECT_LT(told, lru * 7 / 10);
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::node_plan_test

@@ -1,12 +1,12 @@
 // Published groups: the only copy of their bytes until they are spilled.
+#include "daemon/core/node_restore.h"
 #include "daemon/model/published_group.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/node_rig.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::node_published_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -336,23 +336,55 @@ TEST(NodePublished, WhatTheStoreHasIsServedAfterARestart) {
   restored.owner = User(1);
   restored.group = group;
   restored.content = content;
-  EXPECT_THAT(rig.node().Restore(restored),
+  EXPECT_THAT(rig.node().registry().Restore(restored),
               StatusIs(absl::StatusCode::kInvalidArgument));
   restored.spill = SpillId(5);
-  ASSERT_OK(rig.node().Restore(restored));
+  ASSERT_OK(rig.node().registry().Restore(restored));
   restored.spill = SpillId(6);
-  EXPECT_THAT(rig.node().Restore(restored),
+  EXPECT_THAT(rig.node().registry().Restore(restored),
               StatusIs(absl::StatusCode::kAlreadyExists));
   const SessionId owner = rig.Open(1), other = rig.Open(2);
-  EXPECT_FALSE(rig.node().Find(other, "p").ok());
-  const auto model = rig.node().Find(owner, "p");
+  EXPECT_FALSE(rig.node().tenure().Find(other, "p").ok());
+  const auto model = rig.node().tenure().Find(owner, "p");
   ASSERT_OK(model);
   // It is still known what its bytes are.
-  EXPECT_OK(rig.node().FindContent(owner, ModelContent({content})));
+  EXPECT_OK(rig.node().tenure().FindByContent(owner, ModelContent({content})));
   EXPECT_EQ(rig.TierOf(OnDisk()).used_bytes, 2 * kPage);
   rig.Store(SpillId(5), group);
   rig.StageNow(owner, Key((*model)->id, 0));
   EXPECT_EQ(rig.Snapshot().counters.spill_read_bytes, 2 * kPage);
+}
+
+TEST(NodePublished, WhoOpensAModelThatLacksGroupsIsToldHowMany) {
+  NodeRig rig({.can_spill = true});
+  auto group = std::make_shared<Group>();
+  group->name = "a";
+  group->image_bytes = 2 * kPage;
+  RestoredGroup restored;
+  restored.model = "p";
+  restored.owner = User(1);
+  restored.group = group;
+  restored.content = {7};
+  restored.spill = SpillId(5);
+  ASSERT_OK(rig.node().registry().Restore(restored));
+  rig.Store(SpillId(5), group);
+  NodeRestore(rig.node()).HadGroups(User(1), "p", 3);
+  const SessionId session = rig.Open(1);
+  const auto lacks = [&](absl::string_view what) {
+    EXPECT_THAT(rig.node().tenure().Find(session, "p"),
+                StatusIs(absl::StatusCode::kDataLoss,
+                         AllOf(HasSubstr(what), HasSubstr("publish it again"),
+                               HasSubstr("evict --forget"))));
+  };
+  lacks("2 of its 3 groups are gone");
+  EXPECT_EQ(rig.Snapshot().models.at(0).missing_groups, 2u);
+  // An admin still sees what there is.
+  EXPECT_OK(rig.node().tenure().Find(NodeRig::kAdmin, "p"));
+  rig.Published(session, "p", "b", 1);
+  lacks("1 of its 3 groups are gone");
+  rig.Published(session, "p", "c", 1);
+  EXPECT_OK(rig.node().tenure().Find(session, "p"));
+  EXPECT_EQ(rig.Snapshot().models.at(0).missing_groups, 0u);
 }
 
 TEST(NodePublished, AForgottenGroupIsNotComparedWith) {
@@ -366,5 +398,4 @@ TEST(NodePublished, AForgottenGroupIsNotComparedWith) {
               StatusIs(absl::StatusCode::kAborted, HasSubstr("publish again")));
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::node_published_test

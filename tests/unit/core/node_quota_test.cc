@@ -8,8 +8,7 @@
 #include "tests/support/node_rig.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::node_quota_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -245,12 +244,12 @@ TEST(NodeQuota, WhatPlansHoldStaysWithinTheQuotaButForWhatIsUrgent) {
   const PlanGrant plan = rig.PlanOf(rig.SetPlan(ada, model, Upto(6), 2));
   const PlanGrant same = rig.PlanOf(rig.SetPlan(ada, model, Upto(6), 2));
   const PlanGrant others = rig.PlanOf(rig.SetPlan(bob, model, Upto(6), 2));
-  EXPECT_EQ(rig.node().HoldableBytes(plan.id), 2 * kPage);
+  EXPECT_EQ(rig.node().tenure().HoldableBytes(plan.id), 2 * kPage);
   EXPECT_THAT(rig.Moving(), IsEmpty());
   rig.Hold(plan.id, {0, 1});
   EXPECT_THAT(rig.Moving(), SizeIs(2));
-  EXPECT_EQ(rig.node().HoldableBytes(plan.id), 0u);
-  EXPECT_EQ(rig.node().HoldableBytes(others.id), 2 * kPage);
+  EXPECT_EQ(rig.node().tenure().HoldableBytes(plan.id), 0u);
+  EXPECT_EQ(rig.node().tenure().HoldableBytes(others.id), 2 * kPage);
   rig.Hold(same.id, {0, 1});  // They count once.
   EXPECT_EQ(rig.node().quota().Of(User(kAda)).Of(Quota::kHeldBytes), 2 * kPage);
   rig.Hold(plan.id, {2});
@@ -264,7 +263,7 @@ TEST(NodeQuota, WhatPlansHoldStaysWithinTheQuotaButForWhatIsUrgent) {
   EXPECT_EQ(rig.node().quota().Of(User(kAda)).Of(Quota::kHeldBytes), 2 * kPage);
   ASSERT_OK(rig.EndPlan(ada, plan.id));
   rig.FreePlan(plan.id);
-  EXPECT_EQ(rig.node().HoldableBytes(same.id), kPage);
+  EXPECT_EQ(rig.node().tenure().HoldableBytes(same.id), kPage);
 }
 
 TEST(NodeQuota, WhatIsHeldAndPublishedIsBoundedTogetherAndBothCountsOnce) {
@@ -275,13 +274,13 @@ TEST(NodeQuota, WhatIsHeldAndPublishedIsBoundedTogetherAndBothCountsOnce) {
   rig.Hold(plan.id, {0, 1, 2});
   rig.FinishAll();
   const GroupKey key = rig.Published(ada, "p", "a", 2);
-  EXPECT_EQ(rig.node().HostBytesOf(User(kAda)), 5 * kPage);
+  EXPECT_EQ(rig.node().tenure().HostBytesOf(User(kAda)), 5 * kPage);
   const RequestId refused = rig.Publish(ada, "p", "b", 1);
   ASSERT_NE(rig.AnswerTo(refused), nullptr);
   EXPECT_THAT(rig.AnswerTo(refused)->status,
               StatusIs(kExhausted, AllOf(HasSubstr("20.0 KiB of 20.0 KiB"),
                                          HasSubstr("quota.host_bytes"))));
-  EXPECT_EQ(rig.node().HoldableBytes(plan.id), 0u);
+  EXPECT_EQ(rig.node().tenure().HoldableBytes(plan.id), 0u);
   rig.Hold(plan.id, {3});
   EXPECT_THAT(rig.Moving(), IsEmpty());
   rig.Published(bob, "q", "a", 5);
@@ -291,7 +290,7 @@ TEST(NodeQuota, WhatIsHeldAndPublishedIsBoundedTogetherAndBothCountsOnce) {
   const PlanGrant of_published =
       rig.PlanOf(rig.SetPlan(ada, key.model, Upto(2), 3));
   rig.Hold(of_published.id, {0, 1}, /*urgent=*/true);
-  EXPECT_EQ(rig.node().HostBytesOf(User(kAda)), 5 * kPage);
+  EXPECT_EQ(rig.node().tenure().HostBytesOf(User(kAda)), 5 * kPage);
   EXPECT_EQ(more.model, key.model);
 }
 
@@ -351,5 +350,4 @@ TEST(NodeQuota, TrustedUsersMayHaveAllThereIs) {
   rig.StageNow(root, Key(model, 0));
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::node_quota_test

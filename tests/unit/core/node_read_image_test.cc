@@ -5,8 +5,7 @@
 #include "tests/support/node_rig.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::node_read_image_test {
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -239,14 +238,19 @@ TEST(NodeReadImage, AMemfdOfAnotherSizeIsRefused) {
   EXPECT_THAT(rig.Moving(), IsEmpty());
 }
 
-TEST(NodeReadImage, ADrainingNodeReadsNothing) {
-  NodeRig rig;
+TEST(NodeReadImage, ADrainingNodeGivesBackWhatAWorkerHandedOver) {
+  NodeRig rig({.can_spill = true});
   const SessionId session = rig.Open();
-  const ModelId model = rig.AddModel(session, "m", {2});
+  const GroupKey host = rig.Published(session, "p", "a", 2);
+  const GroupKey disk = rig.Published(session, "q", "a", 2);
+  rig.Evict("q", OnHost());
+  rig.FinishAll();
   rig.Drain(true);
-  EXPECT_THAT(StatusOf(rig, rig.ReadImage(session, Key(model, 0))),
-              StatusIs(absl::StatusCode::kUnavailable));
+  for (const GroupKey key : {host, disk}) {
+    const RequestId read = rig.ReadImage(session, key);
+    rig.FinishAll();
+    EXPECT_OK(StatusOf(rig, read));
+  }
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::node_read_image_test

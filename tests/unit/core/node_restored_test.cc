@@ -4,8 +4,7 @@
 #include "tests/support/node_rig.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::node_restored_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -27,23 +26,25 @@ class NodeRestored : public ::testing::Test {
     restored.group = rig_.Lay(page, std::move(name), pages, content);
     restored.model = "p";
     restored.owner = User(1);
+    restored.index = GroupIndex(places_++);
     restored.content = {kContent};
     restored.host_offset = page * kPage;
     return restored;
   }
   GroupKey KeyOf(SessionId session, uint32_t group) {
-    return {(*rig_.node().Find(session, "p"))->id, GroupIndex(group)};
+    return {(*rig_.node().tenure().Find(session, "p"))->id, GroupIndex(group)};
   }
   uint64_t Published() const {
     return rig_.node().quota().Of(User(1)).Of(Quota::kPublishedBytes);
   }
 
   NodeRig rig_{{.host_ready_pages = 0, .can_spill = true}};
+  uint32_t places_ = 0;
 };
 
 TEST_F(NodeRestored, IsReadWhereItLiesAndServedOnceItIsFoundRight) {
-  ASSERT_OK(rig_.node().Restore(At(3, "a", 2)));
-  ASSERT_OK(rig_.node().Restore(At(7, "b", 1)));
+  ASSERT_OK(rig_.node().registry().Restore(At(3, "a", 2)));
+  ASSERT_OK(rig_.node().registry().Restore(At(7, "b", 1)));
   rig_.GrowHost(16);
   ASSERT_THAT(rig_.Moving<CheckOnHost>(), SizeIs(2));
   EXPECT_EQ(rig_.TheWay<CheckOnHost>().host_offset, 3 * kPage);
@@ -62,8 +63,21 @@ TEST_F(NodeRestored, IsReadWhereItLiesAndServedOnceItIsFoundRight) {
   rig_.StageNow(session, KeyOf(session, 0));
 }
 
+// A hoistd that is told to stop at once would leave them to nobody.
+TEST_F(NodeRestored, IsUnsavedBeforeItIsLookedAtToo) {
+  ASSERT_OK(rig_.node().registry().Restore(At(3, "a", 2)));
+  Effects effects;
+  EXPECT_EQ(rig_.node().supply().SaveAll(rig_.now, effects), 2 * kPage);
+  rig_.GrowHost(16);
+  EXPECT_EQ(rig_.node().supply().SaveAll(rig_.now, effects), 2 * kPage);
+  EXPECT_THAT(effects.transfers, IsEmpty());
+  rig_.FinishAll();
+  EXPECT_EQ(rig_.node().supply().SaveAll(rig_.now, effects), 2 * kPage);
+  EXPECT_THAT(effects.transfers, SizeIs(1));
+}
+
 TEST_F(NodeRestored, WhatIsWrongIsLostIfItIsNowhereElse) {
-  ASSERT_OK(rig_.node().Restore(At(3, "a", 2, kContent + 1)));
+  ASSERT_OK(rig_.node().registry().Restore(At(3, "a", 2, kContent + 1)));
   rig_.GrowHost(16);
   const SessionId session = rig_.Open(1);
   const RequestId stage = rig_.Stage(session, KeyOf(session, 0));
@@ -79,7 +93,7 @@ TEST_F(NodeRestored, WhatIsWrongIsReadFromTheDisk) {
   RestoredGroup both = At(3, "a", 2, kContent + 1);
   both.spill = SpillId(5);
   rig_.Store(SpillId(5), both.group);
-  ASSERT_OK(rig_.node().Restore(both));
+  ASSERT_OK(rig_.node().registry().Restore(both));
   rig_.GrowHost(16);
   const SessionId session = rig_.Open(1);
   const RequestId stage = rig_.Stage(session, KeyOf(session, 0));
@@ -90,7 +104,7 @@ TEST_F(NodeRestored, WhatIsWrongIsReadFromTheDisk) {
 }
 
 TEST_F(NodeRestored, NobodyElseIsGivenWhereItLiesWhileThePoolComesUp) {
-  ASSERT_OK(rig_.node().Restore(At(3, "a", 4)));
+  ASSERT_OK(rig_.node().registry().Restore(At(3, "a", 4)));
   rig_.GrowHost(5);  // In the middle of it.
   EXPECT_THAT(rig_.Moving(), IsEmpty());
   const SessionId session = rig_.Open(1);
@@ -106,7 +120,7 @@ TEST_F(NodeRestored, NobodyElseIsGivenWhereItLiesWhileThePoolComesUp) {
 }
 
 TEST_F(NodeRestored, IsNotForgottenBeforeItIsThere) {
-  ASSERT_OK(rig_.node().Restore(At(3, "a", 2)));
+  ASSERT_OK(rig_.node().registry().Restore(At(3, "a", 2)));
   const SessionId session = rig_.Open(1);
   const ModelId model = KeyOf(session, 0).model;
   const auto in_use = StatusIs(absl::StatusCode::kFailedPrecondition,
@@ -134,10 +148,11 @@ TEST_F(NodeRestored, WhatIsNotLookedAtYetLeavesLessToPublish) {
   restored.owner = User(1);
   restored.content = {kContent};
   restored.host_offset = 3 * kPage;
-  ASSERT_OK(rig.node().Restore(restored));
+  ASSERT_OK(rig.node().registry().Restore(restored));
   rig.GrowHost(32);
   const SessionId session = rig.Open(1);
-  ASSERT_OK(rig.node().Find(session, "p"));  // Unused, it would make room.
+  ASSERT_OK(
+      rig.node().tenure().Find(session, "p"));  // Unused, it would make room.
   const RequestId more = rig.Publish(session, "q", "b", 2);
   EXPECT_EQ(rig.AnswerTo(more), nullptr);
   EXPECT_THAT(rig.Moving<ClientToHost>(), IsEmpty());
@@ -152,7 +167,7 @@ TEST_F(NodeRestored, WhatIsNotLookedAtYetLeavesLessToPublish) {
 
 TEST_F(NodeRestored, WhatCannotLieThereIsRefused) {
   constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
-  ASSERT_OK(rig_.node().Restore(At(3, "a", 2)));
+  ASSERT_OK(rig_.node().registry().Restore(At(3, "a", 2)));
   const auto refused = [&](const std::string& name, uint64_t offset,
                            uint64_t pages) {
     auto group = std::make_shared<Group>();
@@ -163,7 +178,7 @@ TEST_F(NodeRestored, WhatCannotLieThereIsRefused) {
     restored.owner = User(1);
     restored.group = std::move(group);
     restored.host_offset = offset;
-    EXPECT_THAT(rig_.node().Restore(restored), StatusIs(kInvalid))
+    EXPECT_THAT(rig_.node().registry().Restore(restored), StatusIs(kInvalid))
         << offset << ", " << pages;
   };
   refused("b", 4 * kPage, 1);
@@ -173,8 +188,8 @@ TEST_F(NodeRestored, WhatCannotLieThereIsRefused) {
   refused("f", 16 * kPage, 1);
   refused("g", kPage + 1, 1);
   refused("h", ~uint64_t{4095}, 2);
-  ASSERT_OK(rig_.node().Restore(At(0, "i", 3)));
-  ASSERT_OK(rig_.node().Restore(At(5, "j", 1)));
+  ASSERT_OK(rig_.node().registry().Restore(At(0, "i", 3)));
+  ASSERT_OK(rig_.node().registry().Restore(At(5, "j", 1)));
 }
 
 TEST_F(NodeRestored, WhatIsPublishedIsKeptUntilItsPlaceIsAnothers) {
@@ -198,5 +213,4 @@ TEST_F(NodeRestored, WhatIsPublishedIsKeptUntilItsPlaceIsAnothers) {
   EXPECT_THAT(rig_.kept(), IsEmpty());
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::node_restored_test

@@ -6,8 +6,7 @@
 #include "tests/support/node_rig.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::node_save_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -154,5 +153,4 @@ TEST_F(NodeSave, WhatWasLostIsThereOncePublishedAgain) {
   rig_.StageNow(session_, key);
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::node_save_test

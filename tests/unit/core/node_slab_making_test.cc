@@ -5,8 +5,7 @@
 #include "tests/support/node_rig.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::node_slab_making_test {
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -231,5 +230,4 @@ TEST(NodeSlabMaking, APlanWhoseSlabCannotBeMadeIsRefusedAtOnce) {
   EXPECT_EQ(rig.TierOf(kDevice).allocated_bytes, 0u);
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::node_slab_making_test

@@ -4,8 +4,7 @@
 #include "tests/support/node_rig.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::node_slabs_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -299,5 +298,36 @@ TEST(NodeSlabs, WhatAStoppedWorkerKeepsCountsAgainstItsUser) {
   rig.StageNow(bob, Key(bobs, 1));
 }
 
-}  // namespace
-}  // namespace hoistd
+// Leases of one page in slabs of one, one, two, four and four; a worker that is
+// stopped gives nobody the rest.
+TEST(NodeSlabs, ScatteredLeasesHoldNoMoreThanTheQuotaAndASlab) {
+  NodeRigOptions options =
+      Options(Closing::kAtOnce, {.device_bytes = {4 * kPage}});
+  options.device_pages = {12};
+  NodeRig rig(options);
+  const SessionId ada = rig.Open(1);
+  const ModelId adas = rig.AddModel(ada, "m", {1, 1, 1, 1, 1, 1, 1, 1, 1});
+  std::vector<LeaseId> leases;
+  const auto stage = [&](uint32_t group) {
+    leases.push_back(rig.StageNow(ada, Key(adas, group)));
+  };
+  for (uint32_t g = 0; g < 4; ++g) stage(g);
+  for (uint32_t g = 1; g < 4; ++g) ASSERT_OK(rig.Release(ada, leases[g]));
+  for (uint32_t g = 4; g < 7; ++g) stage(g);
+  for (uint32_t g = 5; g < 7; ++g) ASSERT_OK(rig.Release(ada, leases[g]));
+  stage(7);  // Where she has slabs anyway.
+  const RequestId third = rig.Stage(ada, Key(adas, 8));
+  rig.FinishAll();
+  for (int i = 0; i < 4; ++i) rig.Advance(absl::Seconds(3));
+  ASSERT_NE(rig.AnswerTo(third), nullptr);
+  EXPECT_THAT(
+      rig.AnswerTo(third)->status,
+      StatusIs(kExhausted, AllOf(HasSubstr("would hold 36.0 KiB of device 0"),
+                                 HasSubstr("16.0 KiB are what it may"),
+                                 HasSubstr("quota.device_bytes"))));
+  ASSERT_OK(rig.Release(ada, leases[4]));
+  ASSERT_OK(rig.Release(ada, leases[7]));
+  stage(8);
+}
+
+}  // namespace hoistd::node_slabs_test

@@ -4,8 +4,7 @@
 #include "tests/support/node_rig.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::node_space_test {
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -342,18 +341,22 @@ TEST(NodeSpace, SelectNamesTheTierWhereItMust) {
   const SessionId session = rig.Open();
   rig.AddModel(session, "m", {1, 1});
   constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
-  EXPECT_THAT(rig.node().Select({"m", "", {}, rig.kAdmin}, false),
+  EXPECT_THAT(rig.node().picture().Select({"m", "", {}, rig.kAdmin}, false),
               StatusIs(kInvalid));
-  EXPECT_THAT(rig.node().Select({"m", "", OnDisk(), rig.kAdmin}, false),
-              StatusIs(kInvalid));
-  EXPECT_THAT(rig.node().Select({"m", "nope", OnHost(), rig.kAdmin}, false),
-              StatusIs(absl::StatusCode::kNotFound, HasSubstr("no group")));
-  EXPECT_THAT(*rig.node().Select({"m", "", OnHost(), rig.kAdmin}, false),
-              SizeIs(2));
-  EXPECT_THAT(*rig.node().Select({"m", "g1", OnHost(), rig.kAdmin}, false),
-              SizeIs(1));
-  EXPECT_THAT(*rig.node().Select({"m", "", {}, rig.kAdmin}, true), IsEmpty());
+  EXPECT_THAT(
+      rig.node().picture().Select({"m", "", OnDisk(), rig.kAdmin}, false),
+      StatusIs(kInvalid));
+  EXPECT_THAT(
+      rig.node().picture().Select({"m", "nope", OnHost(), rig.kAdmin}, false),
+      StatusIs(absl::StatusCode::kNotFound, HasSubstr("no group")));
+  EXPECT_THAT(
+      *rig.node().picture().Select({"m", "", OnHost(), rig.kAdmin}, false),
+      SizeIs(2));
+  EXPECT_THAT(
+      *rig.node().picture().Select({"m", "g1", OnHost(), rig.kAdmin}, false),
+      SizeIs(1));
+  EXPECT_THAT(*rig.node().picture().Select({"m", "", {}, rig.kAdmin}, true),
+              IsEmpty());
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::node_space_test

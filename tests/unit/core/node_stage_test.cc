@@ -6,8 +6,7 @@
 #include "tests/support/node_rig.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::node_stage_test {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -311,12 +310,12 @@ TEST(NodeStage, OtherUsersModelsAreNotThere) {
   NodeRig rig;
   const SessionId owner = rig.Open(1), other = rig.Open(2), root = rig.Open(0);
   const ModelId model = rig.AddModel(owner, "m", {2});
-  EXPECT_OK(rig.node().Find(owner, "m"));
-  EXPECT_OK(rig.node().Find(root, "1:m"));
+  EXPECT_OK(rig.node().tenure().Find(owner, "m"));
+  EXPECT_OK(rig.node().tenure().Find(root, "1:m"));
   constexpr auto kNotFound = absl::StatusCode::kNotFound;
-  EXPECT_THAT(rig.node().Find(other, "m"), StatusIs(kNotFound));
-  EXPECT_THAT(rig.node().Find(other, "1:m"), StatusIs(kNotFound));
-  EXPECT_THAT(rig.node().Find(other, model), StatusIs(kNotFound));
+  EXPECT_THAT(rig.node().tenure().Find(other, "m"), StatusIs(kNotFound));
+  EXPECT_THAT(rig.node().tenure().Find(other, "1:m"), StatusIs(kNotFound));
+  EXPECT_THAT(rig.node().tenure().Find(other, model), StatusIs(kNotFound));
   rig.StageNow(owner, Key(model, 0));
   const RequestId request = rig.Stage(other, Key(model, 0));
   ASSERT_NE(rig.AnswerTo(request), nullptr);
@@ -326,9 +325,9 @@ TEST(NodeStage, OtherUsersModelsAreNotThere) {
   // The name is free for the other's own.
   EXPECT_NE(rig.AddModel(other, "m", {1}), model);
   // An admin is told whose there are, and takes none unasked.
-  EXPECT_THAT(rig.node().Find(root, "m"),
+  EXPECT_THAT(rig.node().tenure().Find(root, "m"),
               StatusIs(kNotFound, HasSubstr("1:m")));
-  EXPECT_OK(rig.node().Find(root, "2:m"));
+  EXPECT_OK(rig.node().tenure().Find(root, "2:m"));
 }
 
 TEST(NodeStage, TheSameWeightsAreAttachedToAndOthersRefused) {
@@ -343,7 +342,7 @@ TEST(NodeStage, TheSameWeightsAreAttachedToAndOthersRefused) {
   ASSERT_OK_AND_ASSIGN(const ModelPtr own,
                        rig.TryAddModel(b, "m", {2}, /*content=*/1));
   EXPECT_NE(own->id, model);
-  EXPECT_EQ((*rig.node().Find(b, "m"))->id, own->id);
+  EXPECT_EQ((*rig.node().tenure().Find(b, "m"))->id, own->id);
 }
 
 TEST(NodeStage, UsersWhoMayNotReadEachOthersModelsShareNoSlab) {
@@ -373,22 +372,34 @@ TEST(NodeStage, ASharedStageLiesInAnIpcSlab) {
 }
 
 TEST(NodeStage, DrainingTakesNoNewWorkAndFinishesTheOld) {
-  NodeRig rig;
-  const SessionId session = rig.Open();
-  const ModelId model = rig.AddModel(session, "m", {2, 2});
+  NodeRig rig({.can_spill = true});
+  const SessionId session = rig.Open(), other = rig.Open(2);
+  const ModelId model = rig.AddModel(session, "m", {2, 2, 1});
+  const GroupKey published = rig.Published(session, "p", "a", 1);
   const RequestId old = rig.Stage(session, Key(model, 0));
   rig.Drain(true);
   constexpr auto kUnavailable = absl::StatusCode::kUnavailable;
   Effects effects;
   EXPECT_THAT(rig.node().OpenSession({}, rig.now, effects),
               StatusIs(kUnavailable));
-  const RequestId late = rig.Stage(session, Key(model, 1));
-  EXPECT_THAT(rig.AnswerTo(late)->status, StatusIs(kUnavailable));
   EXPECT_THAT(rig.TryAddModel(session, "n", {1}), StatusIs(kUnavailable));
-  const RequestId publish = rig.Publish(session, "p", "g", 1);
+  const RequestId publish = rig.Publish(other, "q", "g", 1);
   EXPECT_THAT(rig.AnswerTo(publish)->status, StatusIs(kUnavailable));
+  const RequestId pin = rig.Bring(Key(model, 1), OnHost(), /*pin=*/true);
+  EXPECT_THAT(rig.AnswerTo(pin)->status,
+              StatusIs(kUnavailable, HasSubstr("drain --resume")));
+  // A pass of one who uses the model ends, whatever of it was staged before.
+  const RequestId late = rig.Stage(session, Key(model, 1));
+  ASSERT_OK(rig.Prefetch(session, model, {2}));
   rig.FinishAll();
   ASSERT_OK(rig.Release(session, rig.LeaseOf(old)));
+  ASSERT_OK(rig.Release(session, rig.LeaseOf(late)));
+  // Nor is a model that is being published left a half.
+  const RequestId more = rig.Publish(session, "p", "b", 1);
+  const RequestId read = rig.ReadImage(session, published);
+  rig.FinishAll();
+  EXPECT_OK(rig.AnswerTo(more)->status);
+  EXPECT_OK(rig.AnswerTo(read)->status);
   rig.Drain(false);
   rig.StageNow(session, Key(model, 1));
 }
@@ -466,5 +477,4 @@ TEST(NodeStage, AClosedSessionsWaitEvictsNobody) {
   EXPECT_THAT(rig.Moving(), IsEmpty());
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::node_stage_test

@@ -4,11 +4,10 @@
 
 #include "daemon/core/keep_value.h"
 #include "daemon/core/order_book.h"
-#include "daemon/terms/tier.h"
+#include "daemon/types/tier.h"
 #include "gtest/gtest.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::order_test {
 
 const SessionId kSession(1);
 const ModelId kModel(1);
@@ -148,5 +147,4 @@ TEST(TierAt, IsNamedAsAdminsWriteIt) {
   EXPECT_EQ(ToString(OnDisk()), "disk");
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::order_test

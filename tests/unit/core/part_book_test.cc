@@ -9,8 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace hoistd {
-namespace {
+namespace hoistd::part_book_test {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
@@ -288,5 +287,4 @@ TEST(PartBook, RandomGroupingsHoldEachGranuleOnce) {
   }
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::part_book_test

@@ -4,8 +4,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::plan_book_test {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
@@ -36,7 +35,8 @@ struct Books {
   CopyTable copies;
   QuotaBook quota{QuotaOptions{.each = {.plans = 2}}};
   SessionBook sessions{quota};
-  PlanBook plans{1, copies, sessions, quota};
+  std::vector<PromiseBook> promises = std::vector<PromiseBook>(1);
+  PlanBook plans{promises, copies, sessions, quota};
 
   Books() {
     auto model = std::make_shared<Model>();
@@ -79,7 +79,7 @@ struct Books {
     sessions.CountInto(counted, copies);
     plans.CountInto(counted);
     EXPECT_EQ(counted.users(), quota.users());
-    EXPECT_TRUE(plans.CountPromises().at(0) == plans.promises(kDevice));
+    EXPECT_TRUE(plans.CountPromises() == promises);
   }
 };
 
@@ -87,12 +87,12 @@ TEST(PlanBook, APlanIsChargedFromWhenItWaitsAndPromisedWhenItStands) {
   Books books;
   books.Add(1, kFirst, kAnn, 1);
   EXPECT_EQ(books.Charged(kAnn), kRing + kPage);
-  EXPECT_FALSE(books.plans.promises(kDevice).any());
+  EXPECT_FALSE(books.promises[0].any());
   books.Check();
   books.Stand(1);
   EXPECT_EQ(books.Charged(kAnn), kRing + kPage);
-  EXPECT_TRUE(books.plans.promises(kDevice).Promised(Ref(1)));
-  EXPECT_THAT(books.plans.promises(kDevice).ByZone(),
+  EXPECT_TRUE(books.promises[0].Promised(Ref(1)));
+  EXPECT_THAT(books.promises[0].ByZone(),
               ElementsAre(Pair(kZone, kRing + kPage)));
   EXPECT_THAT(books.plans.waiting(), IsEmpty());
   books.Check();
@@ -105,15 +105,14 @@ TEST(PlanBook, AnEndedPlanKeepsItsRingUntilItIsGone) {
   books.plans.End(id);
   EXPECT_EQ(books.Charged(kAnn), kRing);
   EXPECT_EQ(books.plans.RingBytes({.device = kDevice}), kRing);
-  EXPECT_THAT(books.plans.promises(kDevice).ByZone(),
-              ElementsAre(Pair(kZone, kRing)));
+  EXPECT_THAT(books.promises[0].ByZone(), ElementsAre(Pair(kZone, kRing)));
   EXPECT_EQ(books.plans.FindLive(id), nullptr);
   EXPECT_THAT(books.plans.Models(), ElementsAre(kModel));
   books.Check();
   books.plans.Erase(id);
   EXPECT_EQ(books.Charged(kAnn), 0u);
   EXPECT_EQ(books.plans.RingBytes({.device = kDevice}), 0u);
-  EXPECT_THAT(books.plans.promises(kDevice).ByZone(), IsEmpty());
+  EXPECT_THAT(books.promises[0].ByZone(), IsEmpty());
   EXPECT_THAT(books.plans.Models(), IsEmpty());
   books.Check();
 }
@@ -242,5 +241,4 @@ TEST(PlanBook, WhoWouldNotWaitWaitsForThoseWhoAnswerAtOnce) {
   EXPECT_EQ(books.plans.waiting().at(RequestId(2)).tried_at, 5u);
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::plan_book_test

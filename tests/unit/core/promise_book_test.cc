@@ -3,8 +3,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::promise_book_test {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
@@ -66,5 +65,4 @@ TEST(PromiseBook, WhatWasNeverBusyLeavesNothing) {
   EXPECT_TRUE(book == PromiseBook());
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::promise_book_test

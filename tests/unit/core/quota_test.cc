@@ -4,8 +4,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::quota_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -134,5 +133,4 @@ TEST(QuotaBook, WhoHoldsNothingLeavesNothing) {
   EXPECT_THAT(book.users(), IsEmpty());
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::quota_test

@@ -5,8 +5,7 @@
 
 #include "gtest/gtest.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::residency_test {
 
 using S = Residency;
 using E = ResidencyEvent;
@@ -101,5 +100,4 @@ TEST(Residency, EveryStateAndEventHasANameOfItsOwn) {
   EXPECT_FALSE(names.contains("?"));
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::residency_test

@@ -4,8 +4,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::session_book_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -121,5 +120,4 @@ TEST(SessionBook, WhatItCountsAnewIsWhatItCharged) {
   EXPECT_EQ(counted.users(), books.quota.users());
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::session_book_test

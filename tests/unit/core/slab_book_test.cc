@@ -3,8 +3,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::slab_book_test {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
@@ -187,5 +186,23 @@ TEST(SlabBook, IdleIsWhatNoSessionOfTheUserUses) {
   EXPECT_EQ(books.asks[0].session, kFirst);
 }
 
-}  // namespace
-}  // namespace hoistd
+TEST(SlabBook, WhatAUserUsesCountsOnceAndWhole) {
+  Books books;
+  books.book.AddSession(SessionId(3), kAnn, /*closes_slabs=*/true);
+  books.Use(kFirst, kSlab);
+  books.Use(SessionId(3), kSlab);
+  books.Use(kSecond, kOther);
+  EXPECT_EQ(books.book.UsedBy(kAnn, kDevice, {}).bytes, 10u);
+  EXPECT_EQ(books.book.UsedBy(kAnn, DeviceIndex(1), {}).bytes, 0u);
+  SlabSpec more;
+  more.id = kOther;
+  more.bytes = 30;
+  const SlabBook::InUse with = books.book.UsedBy(kAnn, kDevice, {more});
+  EXPECT_EQ(with.bytes, 40u);
+  EXPECT_EQ(with.largest, 30u);
+  books.book.Leave(kFirst, kDevice, kSlab);
+  books.book.Leave(SessionId(3), kDevice, kSlab);
+  EXPECT_EQ(books.book.UsedBy(kAnn, kDevice, {}).bytes, 0u);
+}
+
+}  // namespace hoistd::slab_book_test

@@ -5,14 +5,13 @@
 #include <atomic>
 #include <future>
 
-#include "client/src/device_map.h"
+#include "client/src/device/device_map.h"
 #include "daemon/base/status.h"
 #include "gmock/gmock.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/device/fake_cuda_control.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::cuda_device_test {
 
 using testing::FakeCuda;
 using testing::FindFakeCuda;
@@ -262,5 +261,4 @@ TEST_F(CudaDeviceTest, AnotherGpuIsNotFoundAndTheMessageSaysWhereToLook) {
   EXPECT_THAT(map.status().message(), HasSubstr("CUDA_VISIBLE_DEVICES"));
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::cuda_device_test

@@ -7,8 +7,7 @@
 #include "gmock/gmock.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::emulated_device_test {
 
 using ::testing::HasSubstr;
 using testing::StatusIs;
@@ -83,5 +82,4 @@ TEST(EmulatedDevice, ACopyEndsWhenTheLinksTimeIsOverOnTheGivenClock) {
   EXPECT_GE(done.get_future().get(), 11);
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::emulated_device_test

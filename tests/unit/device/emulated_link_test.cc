@@ -2,8 +2,7 @@
 
 #include "gtest/gtest.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::emulated_link_test {
 
 const absl::Time kStart = absl::UnixEpoch();
 
@@ -45,5 +44,4 @@ TEST(EmulatedLink, WithoutARateOnlyLatencyCounts) {
   EXPECT_EQ(link.Book(UINT64_MAX, kStart), kStart + absl::Milliseconds(2));
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::emulated_link_test

@@ -8,8 +8,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd::testing {
-namespace {
+namespace hoistd::testing::faulty_device_test {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
@@ -67,8 +66,8 @@ TEST_F(FaultyDeviceTest, CopiesThatAreHeldKeepBackTheWordsBehindThem) {
 }
 
 TEST_F(FaultyDeviceTest, WordsAndHealthFailWhenTold) {
+  std::atomic<uint32_t> word = 0;  // The stream writes it until it ends.
   ASSERT_OK_AND_ASSIGN(const auto stream, faulty_->CreateStream());
-  std::atomic<uint32_t> word = 0;
   const WordWrite write = {&word, 1};
   EXPECT_OK(stream->Health());
   faulty_->FailAll(DeviceCall::kHealth, error_);
@@ -78,5 +77,4 @@ TEST_F(FaultyDeviceTest, WordsAndHealthFailWhenTold) {
   EXPECT_OK(stream->WriteWords({&write, 1}));
 }
 
-}  // namespace
-}  // namespace hoistd::testing
+}  // namespace hoistd::testing::faulty_device_test

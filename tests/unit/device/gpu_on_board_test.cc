@@ -6,8 +6,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/temp_dir.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::gpu_on_board_test {
 
 class GpuOnBoardTest : public ::testing::Test {
  protected:
@@ -46,5 +45,4 @@ TEST_F(GpuOnBoardTest, ItsDriversFilesShowIt) {
   EXPECT_EQ(GpuOnBoard(root()), "/dev/nvidiactl");
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::gpu_on_board_test

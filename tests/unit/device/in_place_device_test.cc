@@ -14,8 +14,7 @@
 #include "tests/support/status_matchers.h"
 #include "tests/unit/device/fake_cuda_control.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::in_place_device_test {
 
 using testing::FakeCuda;
 using testing::FindFakeCuda;
@@ -146,5 +145,4 @@ TEST_F(InPlaceOnGpus, SlabsTogetherNeverExceedTheTotal) {
   ASSERT_OK(slab(1, 2 * kMiB));
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::in_place_device_test

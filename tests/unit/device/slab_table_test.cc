@@ -3,8 +3,7 @@
 #include "gmock/gmock.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::slab_table_test {
 
 using ::testing::HasSubstr;
 using testing::IsOk;
@@ -85,5 +84,4 @@ TEST_F(SlabTableTest, RemovingGivesPlaceAndTotalBack) {
   EXPECT_EQ(table_.At(127).id, SlabId(3));
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::slab_table_test

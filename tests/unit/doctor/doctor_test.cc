@@ -6,8 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::doctor_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -61,7 +60,7 @@ TEST(Doctor, ANodeWithoutAGpuIsGoodToo) {
   node.self.gpu_on_board = "/dev/nvidia0";
   EXPECT_THAT(
       node.Degraded()["driver"],
-      AllOf(HasSubstr("/dev/nvidia0"), HasSubstr("-> mend the driver")));
+      AllOf(HasSubstr("/dev/nvidia0"), HasSubstr("-> repair the driver")));
 }
 
 TEST(Doctor, EachThingThatIsMissingIsNamedWithItsCure) {
@@ -95,5 +94,4 @@ TEST(Doctor, ASmallPoolNeedsLittleLockedMemory) {
   EXPECT_TRUE(node.Degraded().empty());
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::doctor_test

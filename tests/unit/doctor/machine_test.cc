@@ -3,8 +3,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/made_up_root.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::machine_test {
 
 // A made-up /proc and /sys.
 class MachineTree : public testing::MadeUpRoot {
@@ -60,5 +59,4 @@ TEST_F(MachineTree, WhatIsBrokenIsAsIfItWereNotThere) {
   EXPECT_EQ(machine.gpus.at(0).width, 0u);
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::machine_test

@@ -7,8 +7,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/engine_rig.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::engine_check_test {
 
 using ::testing::AllOf;
 using testing::Answer;
@@ -29,21 +28,15 @@ class EngineCheck : public ::testing::Test {
   void SetUp() override {
     ASSERT_OK(rig_.Start());
     session_ = rig_.Open();
-    Answer<absl::StatusOr<ModelPtr>> published;
-    rig_.engine().Publish(session_, EngineRig::Image("m", "g", kBytes),
-                          published.done());
-    ASSERT_OK_AND_ASSIGN(const ModelPtr model, published.Wait());
+    ASSERT_OK_AND_ASSIGN(
+        const ModelPtr model,
+        rig_.Ask(session_, EngineRig::Image("m", "g", kBytes)));
     key_ = {model->id, GroupIndex(0)};
     ASSERT_OK_AND_ASSIGN(lease_, rig_.Stage(session_, key_));
   }
   absl::StatusOr<CheckProgress> Check(bool repair) {
-    CheckWish wish;
-    wish.asker = EngineRig::kAdmin;
-    wish.repair = repair;
-    Answer<absl::StatusOr<CheckProgress>> answer;
-    rig_.engine().Check(
-        std::move(wish), [](const CheckProgress&) {}, answer.done());
-    return answer.Wait();
+    return rig_.Ask(CheckArgs{EngineRig::kAdmin, /*model=*/"", repair,
+                              [](const CheckProgress&) {}});
   }
   // One bit, where it lies.
   void FlipOnDevice(uint64_t at) {
@@ -76,7 +69,7 @@ TEST_F(EngineCheck, WhatIsRightIsFoundRight) {
   EXPECT_TRUE(Right());
 }
 
-TEST_F(EngineCheck, ABitThatFlippedAnywhereIsFoundAndMended) {
+TEST_F(EngineCheck, ABitThatFlippedAnywhereIsFoundAndRepaired) {
   for (const uint64_t at : {uint64_t{0}, 4 * kMiB - 1, 16 * kMiB, kBytes - 1}) {
     FlipOnDevice(at);
     ASSERT_FALSE(Right());
@@ -109,10 +102,11 @@ TEST_F(EngineCheck, WithoutARightCopyNobodyGetsIt) {
   FlipOnDevice(5);
   const std::string bytes = EngineRig::PublishedBytes("g", 4096);
   const std::span<std::byte> host = rig_.host();
-  const auto at = std::ranges::search(
-      host, std::as_bytes(std::span(bytes.data(), bytes.size())));
-  ASSERT_FALSE(at.empty());
-  at.front() ^= std::byte{1};
+  const auto wanted = std::as_bytes(std::span(bytes.data(), bytes.size()));
+  const auto at =
+      std::search(host.begin(), host.end(), wanted.begin(), wanted.end());
+  ASSERT_NE(at, host.end());
+  *at ^= std::byte{1};
   ASSERT_OK_AND_ASSIGN(const CheckProgress found, Check(/*repair=*/true));
   ASSERT_THAT(found.findings, SizeIs(2));
   EXPECT_EQ(found.findings[1].at, kDevice);
@@ -137,5 +131,4 @@ TEST_F(EngineCheck, ADeviceThatDoesNotAnswerIsNoDamage) {
   EXPECT_THAT(checked.findings, IsEmpty());
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::engine_check_test

@@ -8,8 +8,7 @@
 #include "tests/support/io_wait.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::engine_end_test {
 
 using testing::Answer;
 using testing::EngineRig;
@@ -43,14 +42,14 @@ TEST_F(EngineEnd, ItIsToldWhyAndLivesUntilItIsClosed) {
   ASSERT_OK_AND_ASSIGN(const ModelPtr model, rig_.Register(session, "m"));
   ASSERT_OK(rig_.Stage(session, {model->id, GroupIndex(0)}));
   Answer<Ended> answer;
-  rig_.engine().EndSession(EngineRig::kAdmin, session, answer.done());
+  rig_.engine().Ask(EndSessionArgs{EngineRig::kAdmin, session}, answer.done());
   const SessionWord word = heard.Wait();
   ASSERT_TRUE(std::holds_alternative<absl::Status>(word));
   EXPECT_THAT(std::get<absl::Status>(word),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("an admin")));
   // What it leases is its own yet.
   Answer<absl::StatusOr<NodeSnapshot>> now;
-  rig_.engine().Snapshot(now.done());
+  rig_.engine().Ask(SnapshotArgs{}, now.done());
   ASSERT_OK_AND_ASSIGN(const NodeSnapshot snapshot, now.Wait());
   ASSERT_EQ(snapshot.sessions.size(), 1u);
   EXPECT_EQ(snapshot.sessions[0].leases, 1u);
@@ -64,9 +63,9 @@ TEST_F(EngineEnd, ItsOwnUserMayAndOthersDoNotKnowOfIt) {
   Answer<SessionWord> heard;
   const SessionId session = Open(5, heard.done());
   Answer<Ended> strangers, own;
-  rig_.engine().EndSession(Of(6), session, strangers.done());
+  rig_.engine().Ask(EndSessionArgs{Of(6), session}, strangers.done());
   EXPECT_THAT(strangers.Wait(), StatusIs(absl::StatusCode::kNotFound));
-  rig_.engine().EndSession(Of(5), session, own.done());
+  rig_.engine().Ask(EndSessionArgs{Of(5), session}, own.done());
   EXPECT_THAT(std::get<absl::Status>(heard.Wait()).message(),
               HasSubstr("its user"));
   rig_.engine().CloseSession(session);
@@ -75,7 +74,8 @@ TEST_F(EngineEnd, ItsOwnUserMayAndOthersDoNotKnowOfIt) {
 
 TEST_F(EngineEnd, ThatDoesNotListenIsRefused) {
   Answer<Ended> answer;
-  rig_.engine().EndSession(EngineRig::kAdmin, rig_.Open(), answer.done());
+  rig_.engine().Ask(EndSessionArgs{EngineRig::kAdmin, rig_.Open()},
+                    answer.done());
   EXPECT_THAT(answer.Wait(), StatusIs(absl::StatusCode::kFailedPrecondition,
                                       HasSubstr("cannot be asked to let go")));
 }
@@ -84,8 +84,8 @@ TEST_F(EngineEnd, ThatDoesNotListenIsRefused) {
 TEST_F(EngineEnd, ALaterCallerTakesTheFirstOnesPlace) {
   const SessionId session = Open(1, [](const SessionWord&) {});
   Answer<Ended> first, second;
-  rig_.engine().EndSession(EngineRig::kAdmin, session, first.done());
-  rig_.engine().EndSession(EngineRig::kAdmin, session, second.done());
+  rig_.engine().Ask(EndSessionArgs{EngineRig::kAdmin, session}, first.done());
+  rig_.engine().Ask(EndSessionArgs{EngineRig::kAdmin, session}, second.done());
   EXPECT_THAT(first.Wait(), StatusIs(absl::StatusCode::kAborted));
   rig_.engine().CloseSession(session);
   EXPECT_OK(second.Wait().status());
@@ -95,11 +95,10 @@ TEST_F(EngineEnd, WhoWaitsHearsOfHoistdsStop) {
   Answer<SessionWord> heard;
   const SessionId session = Open(1, heard.done());
   Answer<Ended> answer;
-  rig_.engine().EndSession(EngineRig::kAdmin, session, answer.done());
+  rig_.engine().Ask(EndSessionArgs{EngineRig::kAdmin, session}, answer.done());
   heard.Wait();
   rig_.Stop();
   EXPECT_THAT(answer.Wait(), StatusIs(absl::StatusCode::kUnavailable));
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::engine_end_test

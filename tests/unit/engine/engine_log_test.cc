@@ -6,8 +6,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/captured_log.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::engine_log_test {
 
 using ::hoistd::testing::CapturedLog;
 using ::testing::ElementsAre;
@@ -137,5 +136,4 @@ TEST_F(EngineLogTest, APlanSaysWhatItHas) {
                   "streamed a pass, 2 steps ahead; waited 7.0 ms"));
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::engine_log_test

@@ -10,8 +10,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/engine_rig.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::engine_read_image_test {
 
 using testing::Answer;
 using testing::EngineRig;
@@ -51,8 +50,8 @@ class EngineReadImage : public ::testing::Test {
     const uint64_t bytes = model->spec->groups[group]->image_bytes;
     const hoist::UniqueFd target = Target(bytes);
     Answer<absl::Status> answer;
-    rig_.engine().ReadImage(session, Args(Key(model, group), target, bytes),
-                            answer.done());
+    rig_.engine().Ask(session, Args(Key(model, group), target, bytes),
+                      answer.done());
     HOIST_RETURN_IF_ERROR(answer.Wait());
     std::string read(bytes, '?');
     EXPECT_EQ(pread(target.get(), read.data(), bytes, 0),
@@ -102,12 +101,11 @@ TEST_F(EngineReadImage, AMemfdThatIsNotWhatItMustBeIsRefusedAndHoldsNothing) {
   const uint64_t bytes = model->spec->groups[0]->image_bytes;
   const hoist::UniqueFd shorter = Target(bytes - 4096);
   Answer<absl::Status> small, lies;
-  rig_.engine().ReadImage(session, Args(Key(model, 0), shorter, bytes - 4096),
-                          small.done());
+  rig_.engine().Ask(session, Args(Key(model, 0), shorter, bytes - 4096),
+                    small.done());
   EXPECT_THAT(small.Wait(), StatusIs(absl::StatusCode::kInvalidArgument));
   // Its size is looked at again before it is written.
-  rig_.engine().ReadImage(session, Args(Key(model, 0), shorter, bytes),
-                          lies.done());
+  rig_.engine().Ask(session, Args(Key(model, 0), shorter, bytes), lies.done());
   EXPECT_THAT(lies.Wait(), StatusIs(absl::StatusCode::kInvalidArgument));
   ASSERT_OK(rig_.Evict("m", /*forget=*/true));
 }
@@ -132,8 +130,8 @@ TEST_F(EngineReadImage, ClosedSessionsAreAnsweredAndLeaveNothingHeld) {
     const SessionId session = rig_.Open();
     const hoist::UniqueFd target = Target(bytes);
     Answer<absl::Status> answer;
-    rig_.engine().ReadImage(session, Args(Key(model, 0), target, bytes),
-                            answer.done());
+    rig_.engine().Ask(session, Args(Key(model, 0), target, bytes),
+                      answer.done());
     if (i % 2 == 0) rig_.Snapshot();  // The engine has moved on.
     rig_.engine().CloseSession(session);
     const absl::Status status = answer.Wait();
@@ -158,16 +156,15 @@ TEST_F(EngineReadImage, StoppingAnswersEveryReadOnce) {
   for (uint32_t g = 0; g < groups; ++g) {
     const uint64_t bytes = model->spec->groups[g]->image_bytes;
     targets.push_back(Target(bytes));
-    rig_.engine().ReadImage(
-        session, Args(Key(model, g), targets[g], bytes),
-        [&](absl::Status status) {
-          ++answered;
-          EXPECT_TRUE(status.ok() || absl::IsUnavailable(status)) << status;
-        });
+    rig_.engine().Ask(session, Args(Key(model, g), targets[g], bytes),
+                      [&](absl::Status status) {
+                        ++answered;
+                        EXPECT_TRUE(status.ok() || absl::IsUnavailable(status))
+                            << status;
+                      });
   }
   rig_.Stop();
   EXPECT_EQ(answered, groups);
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::engine_read_image_test

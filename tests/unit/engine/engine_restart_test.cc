@@ -9,8 +9,7 @@
 #include "tests/support/engine_rig.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::engine_restart_test {
 
 using testing::Answer;
 using ::testing::Each;
@@ -18,6 +17,7 @@ using ::testing::ElementsAre;
 using testing::EngineRig;
 using ::testing::Field;
 using ::testing::IsEmpty;
+using testing::StatusIs;
 
 class EngineRestart : public ::testing::Test {
  protected:
@@ -115,12 +115,39 @@ TEST_F(EngineRestart, WhatLostItsNumberIsDroppedFromDevicesAlone) {
   EXPECT_THAT(z.groups[0].copies, Each(Field(&CopySnapshot::at, OnHost())));
   // Nor does the next one find what lies there by then of any model.
   const SessionId later = rig_.Open();
-  const auto again = rig_.Stage(later, {z.id, GroupIndex(0)});
+  const auto again = rig_.Stage(later, {z.id, GroupIndex(1)});
   ASSERT_OK(again);
   ASSERT_OK(rig_.Release(later, again->id));
   Restart();
   EXPECT_OK(rig_.engine().TakeResumed().at(0).ended) << notes();
 }
 
-}  // namespace
-}  // namespace hoistd
+// The places that its workers know are those that outlive hoistd.
+TEST_F(EngineRestart, WhatIsLeasedOfACompletedModelGoesOn) {
+  const SessionId session = rig_.Open();
+  for (const char* group : {"a", "b", "c"}) {
+    ASSERT_OK(rig_.Publish(session, "z", group));
+  }
+  rig_.engine().CloseSession(session);
+  RestartWithout("z", "b");
+  EXPECT_EQ(ModelOf("z").missing_groups, 1u);
+  // One place after the other: what is not there yet is no loss of this life.
+  const SessionId later = rig_.Open();
+  const auto staged = [&](uint32_t group) {
+    return rig_.Stage(later, {ModelOf("z").id, GroupIndex(group)});
+  };
+  EXPECT_THAT(staged(1), StatusIs(absl::StatusCode::kDataLoss));
+  const auto lacking = staged(2);
+  ASSERT_OK(lacking);
+  Restart();
+  ExpectGoesOn(later, *lacking);
+  ASSERT_OK(rig_.Publish(later, "z", "b"));
+  EXPECT_EQ(ModelOf("z").missing_groups, 0u);
+  EXPECT_THAT(GroupsOf("z"), ElementsAre("a", "b", "c"));
+  const auto whole = staged(1);
+  ASSERT_OK(whole);
+  Restart();
+  ExpectGoesOn(later, *whole);
+}
+
+}  // namespace hoistd::engine_restart_test

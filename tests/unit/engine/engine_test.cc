@@ -9,8 +9,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/engine_rig.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::engine_test {
 
 using testing::Answer;
 using testing::DeviceCall;
@@ -90,7 +89,7 @@ TEST_F(EngineTest, FilesThatAreNoModelAreRefusedByName) {
        hoist::UniqueFd(
            open((rig_.dir / "x.safetensors").c_str(), O_RDONLY | O_CLOEXEC))});
   Answer<absl::StatusOr<ModelPtr>> answer;
-  rig_.engine().RegisterModel(session, std::move(args), answer.done());
+  rig_.engine().Ask(session, std::move(args), answer.done());
   EXPECT_THAT(answer.Wait(), StatusIs(absl::StatusCode::kInvalidArgument,
                                       HasSubstr("x.safetensors")));
 }
@@ -131,12 +130,12 @@ TEST_F(EngineTest, SpilledGroupsAreThereAfterARestart) {
   ASSERT_OK(rig_.Start());
   const SessionId session = rig_.Open(), other = rig_.Open(/*uid=*/2);
   Answer<absl::StatusOr<ModelPtr>> found, hidden;
-  rig_.engine().DescribeModel(session, "p", found.done());
+  rig_.engine().Ask(session, DescribeModelArgs{"p"}, found.done());
   ASSERT_OK_AND_ASSIGN(const ModelPtr model, found.Wait());
   ASSERT_OK_AND_ASSIGN(const LeaseGrant lease,
                        rig_.Stage(session, Key(model, 0)));
   rig_.ExpectRight(*model, lease);
-  rig_.engine().DescribeModel(other, "p", hidden.done());
+  rig_.engine().Ask(other, DescribeModelArgs{"p"}, hidden.done());
   EXPECT_THAT(hidden.Wait(), StatusIs(absl::StatusCode::kNotFound));
 }
 
@@ -145,9 +144,9 @@ TEST_F(EngineTest, ClosingASessionAnswersWhatItWaitsFor) {
   ASSERT_OK_AND_ASSIGN(const ModelPtr model, rig_.Register(session, "m"));
   rig_.faulty_device->HoldCopies();
   Answer<absl::StatusOr<LeaseGrant>> answer;
-  rig_.engine().Stage(session,
-                      {Key(model, 0), DeviceIndex(0), absl::Seconds(100)},
-                      answer.done());
+  rig_.engine().Ask(
+      session, StageArgs{Key(model, 0), DeviceIndex(0), absl::Seconds(100)},
+      answer.done());
   rig_.faulty_device->WaitForCopies(1);
   rig_.engine().CloseSession(session);
   EXPECT_THAT(answer.Wait(), StatusIs(absl::StatusCode::kCancelled));
@@ -161,8 +160,8 @@ TEST_F(EngineTest, ClosingAnUnknownSessionDisturbsNoAdmin) {
   ASSERT_OK_AND_ASSIGN(const ModelPtr model, rig_.Register(session, "m"));
   rig_.faulty_device->HoldCopies();
   Answer<absl::StatusOr<LoadProgress>> answer;
-  rig_.engine().Load(
-      model->id, kDevice, [](const LoadProgress&) {}, answer.done());
+  rig_.engine().Ask(LoadArgs{model->id, kDevice, [](const LoadProgress&) {}},
+                    answer.done());
   rig_.engine().CloseSession(SessionId());
   rig_.engine().CloseSession(SessionId(12345));
   rig_.faulty_device->LetCopiesGo();
@@ -178,12 +177,12 @@ TEST_F(EngineTest, LoadPinUnpinAndEvict) {
   EXPECT_EQ(loaded.done_bytes, model->spec->image_bytes);
   EXPECT_EQ(loaded.left_out_groups, 0u);
   Answer<absl::StatusOr<CopyTotals>> pin, unpin;
-  rig_.engine().Pin({"m", "", kDevice, rig_.kAdmin}, absl::Seconds(10),
+  rig_.engine().Ask(PinArgs{{"m", "", kDevice, rig_.kAdmin}, absl::Seconds(10)},
                     pin.done());
   EXPECT_EQ(pin.Wait()->groups, model->spec->groups.size());
   ASSERT_OK_AND_ASSIGN(const CopyTotals kept, rig_.Evict("m"));
   EXPECT_EQ(kept.kept, model->spec->groups.size());
-  rig_.engine().Unpin({"m", "", {}, rig_.kAdmin}, unpin.done());
+  rig_.engine().Ask(UnpinArgs{{"m", "", {}, rig_.kAdmin}}, unpin.done());
   EXPECT_EQ(unpin.Wait()->groups, model->spec->groups.size());
   ASSERT_OK(rig_.Evict("m"));
   EXPECT_EQ(rig_.UsedOf(kDevice), 0u);
@@ -200,8 +199,7 @@ class EngineWithManyGroups : public ::testing::Test {
   void SetUp() override {
     ASSERT_OK(rig_.Start());
     Answer<absl::StatusOr<ModelPtr>> answer;
-    rig_.engine().RegisterModel(rig_.Open(), rig_.Files("many", kLayers),
-                                answer.done());
+    rig_.engine().Ask(rig_.Open(), rig_.Files("many", kLayers), answer.done());
     ASSERT_OK_AND_ASSIGN(model_, answer.Wait());
     ASSERT_GT(model_->spec->groups.size(), static_cast<size_t>(kLayers));
   }
@@ -214,9 +212,9 @@ class EngineWithManyGroups : public ::testing::Test {
 TEST_F(EngineWithManyGroups, AreAllLoadedAndEachIsTold) {
   std::vector<uint32_t> told;  // The engine's thread's until it is done.
   Answer<absl::StatusOr<LoadProgress>> answer;
-  rig_.engine().Load(
-      model_->id, kDevice,
-      [&](const LoadProgress& at) { told.push_back(at.done_groups); },
+  rig_.engine().Ask(
+      LoadArgs{model_->id, kDevice,
+               [&](const LoadProgress& at) { told.push_back(at.done_groups); }},
       answer.done());
   ASSERT_OK_AND_ASSIGN(const LoadProgress done, answer.Wait());
   EXPECT_EQ(done.done_groups, model_->spec->groups.size());
@@ -232,8 +230,8 @@ TEST_F(EngineWithManyGroups, AreAllLoadedAndEachIsTold) {
 
 TEST_F(EngineWithManyGroups, AreToldOnceOfAStop) {
   std::atomic<int> answers = 0;
-  rig_.engine().Load(
-      model_->id, kDevice, [](const LoadProgress&) {},
+  rig_.engine().Ask(
+      LoadArgs{model_->id, kDevice, [](const LoadProgress&) {}},
       [&](absl::StatusOr<LoadProgress> done) {
         ++answers;
         EXPECT_TRUE(done.ok() || absl::IsUnavailable(done.status()))
@@ -247,9 +245,10 @@ TEST_F(EngineTest, AnEventThatHoldsUpOthersIsCounted) {
   rig_.Open();
   EXPECT_EQ(rig_.Snapshot().counters.slow_events, 0u);
   Answer<absl::StatusOr<uint64_t>> subscribed;
-  rig_.engine().Subscribe(
-      [&](const NodeEvent&) { rig_.clock.Advance(/*seconds=*/2); },
-      subscribed.done());
+  rig_.engine().Ask(SubscribeArgs{[&](const NodeEvent&) {
+                      rig_.clock.Advance(/*seconds=*/2);
+                    }},
+                    subscribed.done());
   ASSERT_OK(subscribed.Wait());
   rig_.Open();
   const Counters counters = rig_.Snapshot().counters;
@@ -261,12 +260,13 @@ TEST_F(EngineTest, PrefetchedGroupsAreResidentWhenTheyAreStaged) {
   const SessionId session = rig_.Open();
   ASSERT_OK_AND_ASSIGN(const ModelPtr model, rig_.Register(session, "m"));
   Answer<absl::Status> order, prefetch;
-  rig_.engine().SetOrder(session, model->id, {GroupIndex(0), GroupIndex(1)},
-                         order.done());
+  rig_.engine().Ask(session,
+                    SetOrderArgs{model->id, {GroupIndex(0), GroupIndex(1)}},
+                    order.done());
   ASSERT_OK(order.Wait());
-  rig_.engine().Prefetch(session,
-                         {model->id, {GroupIndex(1), GroupIndex(2)}, kDevice},
-                         prefetch.done());
+  rig_.engine().Ask(
+      session, PrefetchArgs{model->id, {GroupIndex(1), GroupIndex(2)}, kDevice},
+      prefetch.done());
   ASSERT_OK(prefetch.Wait());
   ASSERT_OK_AND_ASSIGN(const LeaseGrant lease,
                        rig_.Stage(session, Key(model, 2)));
@@ -278,11 +278,12 @@ TEST_F(EngineTest, DrainingRefusesAndResumes) {
   const SessionId session = rig_.Open();
   ASSERT_OK_AND_ASSIGN(const ModelPtr model, rig_.Register(session, "m"));
   Answer<absl::Status> on, off;
-  rig_.engine().SetDraining(true, on.done());
+  rig_.engine().Ask(SetDrainingArgs{true}, on.done());
   ASSERT_OK(on.Wait());
-  EXPECT_THAT(rig_.Stage(session, Key(model, 0)), StatusIs(kUnavailable));
+  EXPECT_OK(rig_.Stage(session, Key(model, 0)));  // Who uses it goes on.
+  EXPECT_THAT(rig_.Register(session, "n"), StatusIs(kUnavailable));
   EXPECT_EQ(rig_.Open(), SessionId());
-  rig_.engine().SetDraining(false, off.done());
+  rig_.engine().Ask(SetDrainingArgs{false}, off.done());
   ASSERT_OK(off.Wait());
   EXPECT_OK(rig_.Stage(session, Key(model, 0)));
 }
@@ -290,19 +291,20 @@ TEST_F(EngineTest, DrainingRefusesAndResumes) {
 TEST_F(EngineTest, WatchersAreToldUntilTheyUnsubscribe) {
   std::vector<std::string> kinds;  // The engine's thread's until unsubscribed.
   Answer<absl::StatusOr<uint64_t>> subscribed;
-  rig_.engine().Subscribe(
-      [&](const NodeEvent& event) { kinds.push_back(ToString(event.kind)); },
-      subscribed.done());
+  rig_.engine().Ask(SubscribeArgs{[&](const NodeEvent& event) {
+                      kinds.push_back(ToString(event.kind));
+                    }},
+                    subscribed.done());
   ASSERT_OK_AND_ASSIGN(const uint64_t id, subscribed.Wait());
   const SessionId session = rig_.Open();
   ASSERT_OK(rig_.Register(session, "m"));
   Answer<absl::Status> unsubscribed, again;
-  rig_.engine().Unsubscribe(id, unsubscribed.done());
+  rig_.engine().Ask(UnsubscribeArgs{id}, unsubscribed.done());
   ASSERT_OK(unsubscribed.Wait());
   rig_.engine().CloseSession(session);
   rig_.Snapshot();
   EXPECT_THAT(kinds, ::testing::ElementsAre("session-opened", "model-added"));
-  rig_.engine().Unsubscribe(id, again.done());
+  rig_.engine().Ask(UnsubscribeArgs{id}, again.done());
   EXPECT_THAT(again.Wait(), StatusIs(absl::StatusCode::kNotFound));
 }
 
@@ -350,7 +352,7 @@ TEST(Engine, ARefusalAfterTheOldPlanEndedSaysThatItEnded) {
   args.budget_bytes = 5 * kMiB / 8;
   const auto set = [&] {
     testing::Answer<absl::StatusOr<OpenedPlan>> answer;
-    rig.engine().SetPlan(ada, args, answer.done());
+    rig.engine().Ask(ada, args, answer.done());
     return answer.Wait();
   };
   ASSERT_OK_AND_ASSIGN(const OpenedPlan old, set());
@@ -367,7 +369,7 @@ TEST(Engine, ARefusalAfterTheOldPlanEndedSaysThatItEnded) {
   args.budget_bytes = 9 * kMiB / 8;
   EXPECT_THAT(set(), StatusIs(absl::StatusCode::kAborted));
   testing::Answer<absl::Status> cleared;
-  rig.engine().ClearPlan(ada, old.grant.id, cleared.done());
+  rig.engine().Ask(ada, ClearPlanArgs{old.grant.id}, cleared.done());
   EXPECT_THAT(cleared.Wait(), StatusIs(absl::StatusCode::kNotFound));
 }
 
@@ -385,30 +387,28 @@ TEST_F(EngineTest, StoppingAnswersEverybodyOnce) {
   rig_.faulty_device->FailAll(DeviceCall::kCreateSlab,
                               absl::ResourceExhaustedError("no memory"));
   ++asked;
-  engine.Stage(session, {Key(model, 0), DeviceIndex(0), absl::Hours(1)},
-               [&](absl::StatusOr<LeaseGrant> lease) {
-                 told(lease.status());
-                 // Whoever is told may ask for something else.
-                 ++asked;
-                 engine.DescribeModel(
-                     session, "m",
-                     [&](absl::StatusOr<ModelPtr> m) { told(m.status()); });
-                 ++asked;
-                 engine.RegisterModel(
-                     session, rig_.Files("m"),
-                     [&](absl::StatusOr<ModelPtr> m) { told(m.status()); });
-               });
+  engine.Ask(
+      session, StageArgs{Key(model, 0), DeviceIndex(0), absl::Hours(1)},
+      [&](absl::StatusOr<LeaseGrant> lease) {
+        told(lease.status());
+        // Whoever is told may ask for something else.
+        ++asked;
+        engine.Ask(session, DescribeModelArgs{"m"},
+                   [&](absl::StatusOr<ModelPtr> m) { told(m.status()); });
+        ++asked;
+        engine.Ask(session, rig_.Files("m"),
+                   [&](absl::StatusOr<ModelPtr> m) { told(m.status()); });
+      });
   for (int i = 0; i < 4; ++i) {
     ++asked;
-    engine.RegisterModel(session, rig_.Files(absl::StrCat("n", i)),
-                         [&](absl::StatusOr<ModelPtr> m) { told(m.status()); });
+    engine.Ask(session, rig_.Files(absl::StrCat("n", i)),
+               [&](absl::StatusOr<ModelPtr> m) { told(m.status()); });
   }
   asked += 2;
-  engine.Load(
-      model->id, OnHost(), [](const LoadProgress&) {},
-      [&](absl::StatusOr<LoadProgress> p) { told(p.status()); });
-  engine.Publish(session, EngineRig::Image("p", "a"),
-                 [&](absl::StatusOr<ModelPtr> m) { told(m.status()); });
+  engine.Ask(LoadArgs{model->id, OnHost(), [](const LoadProgress&) {}},
+             [&](absl::StatusOr<LoadProgress> p) { told(p.status()); });
+  engine.Ask(session, EngineRig::Image("p", "a"),
+             [&](absl::StatusOr<ModelPtr> m) { told(m.status()); });
   rig_.Stop();
   EXPECT_EQ(answered, asked);
   EXPECT_GE(unavailable, 1);
@@ -421,5 +421,4 @@ TEST(Engine, ADeviceWithoutStreamsIsNotStartedWith) {
   EXPECT_THAT(rig.Start(), StatusIs(absl::StatusCode::kInternal));
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::engine_test

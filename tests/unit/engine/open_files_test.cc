@@ -1,4 +1,4 @@
-#include "daemon/engine/open_files.h"
+#include "daemon/io/open_files.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -15,8 +15,7 @@
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::open_files_test {
 
 using ::testing::HasSubstr;
 using testing::StatusIs;
@@ -121,5 +120,4 @@ TEST(OpenModel, ALargeHeaderWaitsForItsOwnersTurnAlone) {
   waits.join();
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::open_files_test

@@ -3,8 +3,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::read_ahead_test {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
@@ -147,5 +146,4 @@ TEST_F(ReadAheadTest, AMissedGroupOutsideTheWindowDoesNotCountAsASlowRead) {
   EXPECT_LE(ahead.depth(), before);
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::read_ahead_test

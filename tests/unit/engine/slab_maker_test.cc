@@ -1,5 +1,5 @@
 // Slabs are made beside the engine, and go when it does.
-#include "daemon/engine/slab_maker.h"
+#include "daemon/mover/slab_maker.h"
 
 #include <deque>
 #include <memory>
@@ -15,8 +15,7 @@
 #include "tests/support/engine_rig.h"
 #include "tests/support/fake_device.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::slab_maker_test {
 
 using testing::Answer;
 using testing::DeviceCall;
@@ -29,7 +28,7 @@ using testing::StatusIs;
 using testing::Until;
 
 // One that does what is posted when a test says so.
-struct ByHand final : Threads {
+struct ByHand {
   struct Queue final : Executor {
     explicit Queue(ByHand& of) : threads(of) {}
     ~Queue() override { threads.RunAll(); }
@@ -43,11 +42,7 @@ struct ByHand final : Threads {
       task();
     }
   }
-  std::unique_ptr<Executor> MakeExecutor(int) override {
-    return std::make_unique<Queue>(*this);
-  }
-  std::unique_ptr<Running> Start(Loop&) override { return nullptr; }
-  void Await(const absl::Notification&) override {}
+  std::unique_ptr<Executor> Make() { return std::make_unique<Queue>(*this); }
 
   std::deque<Executor::Task> tasks;
 };
@@ -67,7 +62,7 @@ class SlabMakerTest : public ::testing::Test {
     events.not_destroyed = [this](SlabId id, const absl::Status&) {
       told_.push_back(absl::StrCat("left ", id.number()));
     };
-    maker_.emplace(faulty_, threads_, std::move(events));
+    maker_.emplace(faulty_, threads_.Make(), std::move(events));
   }
   void Make(uint64_t id, uint64_t bytes = 64) {
     maker_->Do({SlabWork::Kind::kMake,
@@ -191,8 +186,10 @@ TEST(EngineSlabs, ASessionsResidentIsAnsweredWhileASlabIsMade) {
   rig.faulty_device->HoldSlabs();
   const int before = rig.faulty_device->calls(DeviceCall::kCreateSlab);
   Answer<absl::StatusOr<LeaseGrant>> waits;
-  rig.engine().Stage(
-      bob, {{bobs->id, GroupIndex(0)}, DeviceIndex(0), absl::ZeroDuration()},
+  rig.engine().Ask(
+      bob,
+      StageArgs{
+          {bobs->id, GroupIndex(0)}, DeviceIndex(0), absl::ZeroDuration()},
       waits.done());
   ASSERT_TRUE(Until([&] {
     return rig.faulty_device->calls(DeviceCall::kCreateSlab) > before;
@@ -218,8 +215,10 @@ TEST(EngineSlabs, StoppingWaitsForTheSlabAndDestroysAllOnce) {
   rig.faulty_device->HoldSlabs();
   const int before = rig.faulty_device->calls(DeviceCall::kCreateSlab);
   Answer<absl::StatusOr<LeaseGrant>> waits;
-  rig.engine().Stage(
-      bob, {{bobs->id, GroupIndex(0)}, DeviceIndex(0), absl::ZeroDuration()},
+  rig.engine().Ask(
+      bob,
+      StageArgs{
+          {bobs->id, GroupIndex(0)}, DeviceIndex(0), absl::ZeroDuration()},
       waits.done());
   ASSERT_TRUE(Until([&] {
     return rig.faulty_device->calls(DeviceCall::kCreateSlab) > before;
@@ -232,5 +231,4 @@ TEST(EngineSlabs, StoppingWaitsForTheSlabAndDestroysAllOnce) {
             rig.faulty_device->calls(DeviceCall::kCreateSlab));
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::slab_maker_test

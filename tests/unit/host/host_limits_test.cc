@@ -4,8 +4,7 @@
 #include "tests/support/made_up_root.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::host_limits_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -185,5 +184,4 @@ TEST(HostPoolSize, NothingIsRefused) {
               StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::host_limits_test

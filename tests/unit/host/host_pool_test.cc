@@ -18,8 +18,7 @@
 #include "hoist/shared/mapping.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::host_pool_test {
 
 absl::StatusOr<std::unique_ptr<HostPool>> MakePool(
     const HostPoolOptions& options, std::vector<Device*> devices) {
@@ -170,8 +169,8 @@ TEST(HostPool, WithEmulatedDevicesItIsWholeAtOnceAndTakesNoMemory) {
                        MakePool({.bytes = uint64_t{64} << 30}, {device.get()}));
   EXPECT_EQ(pool->ready_bytes(), uint64_t{64} << 30);
   Growth growth(pool->bytes());
-  pool->Start(
-      growth.Callback(), [] { return 0.0; }, NoNotes());
+  ASSERT_OK(pool->Start(
+      growth.Callback(), [] { return 0.0; }, NoNotes()));
   EXPECT_THAT(growth.told(), ElementsAre(uint64_t{64} << 30));
   // The last byte is there when it is wanted, and no sooner.
   std::byte* const last = pool->Address(pool->bytes() - 1);
@@ -186,8 +185,8 @@ TEST(HostPool, PiecesAreRegisteredInOrderAndThePoolGrowsWithThem) {
     ASSERT_OK_AND_ASSIGN(const auto pool, MakePool(Options(), {&device}));
     EXPECT_EQ(pool->ready_bytes(), 0u);
     Growth growth(pool->bytes());
-    pool->Start(
-        growth.Callback(), [] { return 0.0; }, NoNotes());
+    ASSERT_OK(pool->Start(
+        growth.Callback(), [] { return 0.0; }, NoNotes()));
     growth.WaitForAll();
     EXPECT_THAT(growth.told(),
                 ElementsAre(2 * kMiB, 10 * kMiB, 18 * kMiB, 20 * kMiB));
@@ -205,8 +204,8 @@ TEST(HostPool, TheFirstPieceServesBeforeTheRestIsThere) {
   device.Allow(1);
   ASSERT_OK_AND_ASSIGN(auto pool, MakePool(Options(), {&device}));
   Growth growth(pool->bytes());
-  pool->Start(
-      growth.Callback(), [] { return 0.0; }, NoNotes());
+  ASSERT_OK(pool->Start(
+      growth.Callback(), [] { return 0.0; }, NoNotes()));
   growth.WaitFor(1);
   EXPECT_EQ(pool->ready_bytes(), 2 * kMiB);
   std::memset(pool->Address(0), 7, 2 * kMiB);
@@ -222,9 +221,9 @@ TEST(HostPool, APieceThatCannotBePinnedIsNotedAndUsed) {
   ASSERT_OK_AND_ASSIGN(const auto pool, MakePool(Options(), {&device}));
   Growth growth(pool->bytes());
   std::vector<std::string> notes;
-  pool->Start(
+  ASSERT_OK(pool->Start(
       growth.Callback(), [] { return 0.0; },
-      [&](std::string note) { notes.push_back(std::move(note)); });
+      [&](std::string note) { notes.push_back(std::move(note)); }));
   growth.WaitForAll();
   EXPECT_EQ(device.pinned(), 3u);
   EXPECT_EQ(pool->unpinned_bytes(), 8 * kMiB);
@@ -238,8 +237,8 @@ TEST(HostPool, DestructionStopsBringUpWhereverItIs) {
     device.Allow(started);
     ASSERT_OK_AND_ASSIGN(auto pool, MakePool(Options(), {&device}));
     Growth growth(pool->bytes());
-    pool->Start(
-        growth.Callback(), [] { return 0.0; }, NoNotes());
+    ASSERT_OK(pool->Start(
+        growth.Callback(), [] { return 0.0; }, NoNotes()));
     growth.WaitFor(started);
     device.Allow(1000);  // A driver call cannot be stopped.
     pool.reset();
@@ -255,11 +254,11 @@ TEST(HostPool, BesideCopiesPiecesAreSmallAndLittleIsTouchedAhead) {
   options.first_piece_bytes = 8 * kMiB;
   options.shy_piece_bytes = 2 * kMiB;
   options.touch_threads = 8;
+  std::atomic<double> demand = 0.5;  // The pool asks until it ends.
   ASSERT_OK_AND_ASSIGN(const auto pool, MakePool(options, {&device}));
   Growth growth(pool->bytes());
-  std::atomic<double> demand = 0.5;
-  pool->Start(
-      growth.Callback(), [&] { return demand.load(); }, NoNotes());
+  ASSERT_OK(pool->Start(
+      growth.Callback(), [&] { return demand.load(); }, NoNotes()));
   for (int calls = 1; calls < 10; ++calls) {
     device.Allow(calls);
     growth.WaitFor(static_cast<size_t>(calls));
@@ -310,8 +309,8 @@ TEST(HostPool, WhatIsFoundIsUsableAtOnceAndRegisteredBehindThat) {
   ASSERT_OK_AND_ASSIGN(const auto pool, MakePool(options, {&device}));
   EXPECT_EQ(pool->ready_bytes(), pool->bytes());
   Growth growth(pool->bytes());
-  pool->Start(
-      growth.Callback(), [] { return 0.0; }, NoNotes());
+  ASSERT_OK(pool->Start(
+      growth.Callback(), [] { return 0.0; }, NoNotes()));
   EXPECT_THAT(growth.told(), ElementsAre(pool->bytes()));
   device.Allow(1000);
   device.WaitForPinned(3);
@@ -341,8 +340,8 @@ TEST(HostPool, WhoCopiesFromWhatIsFoundPinsItFirst) {
   EXPECT_EQ(device.pinned(), 4u);
   // Bring-up fills the gaps.
   Growth growth(pool->bytes());
-  pool->Start(
-      growth.Callback(), [] { return 0.0; }, NoNotes());
+  ASSERT_OK(pool->Start(
+      growth.Callback(), [] { return 0.0; }, NoNotes()));
   device.WaitForPinned(7);
   EXPECT_THAT(device.sizes(),
               ElementsAre(2 * kMiB, 2 * kMiB, 2 * kMiB, 2 * kMiB, 2 * kMiB,
@@ -356,17 +355,17 @@ TEST(HostPool, WhatIsBeingPinnedIsWaitedFor) {
   device.Allow(0);
   ASSERT_OK_AND_ASSIGN(const auto pool, MakePool(options, {&device}));
   Growth growth(pool->bytes());
-  pool->Start(
-      growth.Callback(), [] { return 0.0; }, NoNotes());
-  std::vector<std::thread> copiers;
+  ASSERT_OK(pool->Start(
+      growth.Callback(), [] { return 0.0; }, NoNotes()));
+  std::vector<std::thread> permits;
   for (int i = 0; i < 4; ++i) {
-    copiers.emplace_back([&] {
+    permits.emplace_back([&] {
       pool->Pin(pool->span());
       EXPECT_EQ(device.pinned(), 3u);
     });
   }
   device.Allow(1000);
-  for (std::thread& copier : copiers) copier.join();
+  for (std::thread& permit : permits) permit.join();
 }
 
 TEST(HostPool, MemoryThatIsOlderIsAsItWas) {
@@ -383,5 +382,4 @@ TEST(HostPool, MemoryThatIsOlderIsAsItWas) {
               StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::host_pool_test

@@ -5,8 +5,7 @@
 #include "gmock/gmock.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::numa_test {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
@@ -31,5 +30,4 @@ TEST(Numa, SpreadingWorksOnThisHost) {
   EXPECT_OK(SpreadOverNodes({reinterpret_cast<std::byte*>(start), 4096 * 4}));
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::numa_test

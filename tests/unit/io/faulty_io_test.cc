@@ -17,8 +17,7 @@
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
 
-namespace hoistd::testing {
-namespace {
+namespace hoistd::testing::faulty_io_test {
 
 class FaultyIoTest : public ::testing::Test {
  protected:
@@ -80,5 +79,4 @@ TEST_F(FaultyIoTest, HeldCompletionsComeWhenReleased) {
   EXPECT_EQ(answers, 3);
 }
 
-}  // namespace
-}  // namespace hoistd::testing
+}  // namespace hoistd::testing::faulty_io_test

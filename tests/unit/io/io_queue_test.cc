@@ -8,8 +8,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::io_queue_test {
 
 using ::hoistd::testing::StatusIs;
 
@@ -126,5 +125,4 @@ TEST_F(IoQueueTest, ClosedItStillHandsOutWhatWasPushed) {
   EXPECT_FALSE(queue_.Take());
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::io_queue_test

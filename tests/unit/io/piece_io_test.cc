@@ -13,8 +13,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::piece_io_test {
 
 using ::hoistd::testing::StatusIs;
 using ::testing::HasSubstr;
@@ -153,5 +152,4 @@ TEST_F(PieceIoTest, AShortWriteGoesOnAndAStuckOneEnds) {
   EXPECT_THAT(*status, StatusIs(absl::StatusCode::kResourceExhausted));
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::piece_io_test

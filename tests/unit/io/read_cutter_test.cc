@@ -8,8 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::read_cutter_test {
 
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -143,5 +142,4 @@ TEST(ReadCutter, EveryWantedByteIsCutOnceAtItsPlace) {
   }
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::read_cutter_test

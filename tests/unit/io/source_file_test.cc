@@ -20,8 +20,7 @@
 #include "tests/support/temp_dir.h"
 #include "tests/support/until.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::source_file_test {
 
 using ::hoistd::testing::ReadAndWait;
 using ::hoistd::testing::StatusIs;
@@ -252,5 +251,4 @@ TEST_F(SourceFileTest, APrefixPastTheEndIsDataLoss) {
   }
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::source_file_test

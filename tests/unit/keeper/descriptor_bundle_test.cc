@@ -21,8 +21,7 @@
 #include "hoist/shared/packet_socket.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::descriptor_bundle_test {
 
 using ::hoistd::testing::StatusIs;
 
@@ -52,14 +51,14 @@ DescriptorBundle Make() {
   return *std::move(bundle);
 }
 
-using Found = std::map<KeptKey, hoist::UniqueFd>;
+using Found = std::map<PersistedKey, hoist::UniqueFd>;
 
 // As a new process has it, while somebody else held the ends.
 absl::StatusOr<DescriptorBundle> Next(const DescriptorBundle& bundle,
                                       Found& found) {
   return DescriptorBundle::Adopt(
       Dup(bundle.in()), Dup(bundle.out()),
-      [&](KeptKey key, hoist::UniqueFd fd) {
+      [&](PersistedKey key, hoist::UniqueFd fd) {
         EXPECT_TRUE(found.emplace(key, std::move(fd)).second);
       });
 }
@@ -118,7 +117,7 @@ TEST(DescriptorBundle, OfWhatIsNoneNothingIsTaken) {
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
   hoist::UniqueFd in(ends[0]), out(ends[1]);
   ASSERT_EQ(send(in.get(), "something else", 14, 0), 14);
-  const auto found = [](KeptKey, hoist::UniqueFd) { ADD_FAILURE(); };
+  const auto found = [](PersistedKey, hoist::UniqueFd) { ADD_FAILURE(); };
   EXPECT_THAT(
       DescriptorBundle::Adopt(std::move(in), std::move(out), found).status(),
       StatusIs(absl::StatusCode::kDataLoss));
@@ -182,5 +181,4 @@ TEST(DescriptorBundle, WhoeverIsKilledInTheMiddleOfATurnLosesNothing) {
   }
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::descriptor_bundle_test

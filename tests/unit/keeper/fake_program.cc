@@ -1,7 +1,8 @@
 // What the tests of Keeper keep running, in the place of hoistd.
 //
 // fake_program MODE FILE: the first life does what MODE says; each later one is
-// ready, and asks its keeper to stop. FILE gets a line of what a life found.
+// ready, and asks its keeper to stop. FILE gets a line of what a life found,
+// and of a signal that told it to stop, if MODE is one that waits for it.
 #include <poll.h>
 #include <signal.h>
 #include <systemd/sd-daemon.h>
@@ -88,6 +89,50 @@ const std::map<std::string, std::function<void()>> kModes = {
      }},
 };
 
+// Sends SIGTERM to the keeper once this process is gone.
+void StopKeeperAfterwards() {
+  const pid_t keeper = getppid();
+  const pid_t self = getpid();
+  if (fork() != 0) return;
+  if (fork() != 0) _exit(0);
+  while (kill(self, 0) == 0) Wait(1);
+  kill(keeper, SIGTERM);
+  _exit(0);
+}
+
+// Later lives of these say that they were told to stop.
+const std::map<std::string, std::function<void()>> kModesOfWriters = {
+    {"is-told-late",
+     [] {
+       Ready();
+       std::exit(75);
+     }},
+    {"is-told-between",
+     [] {
+       StopKeeperAfterwards();
+       Ready();
+       Wait(10);
+       std::exit(75);
+     }},
+};
+
+// Takes long until it can write down what the first life stored.
+[[noreturn]] void BeWriter(const std::string& mode, const char* file) {
+  if (mode == "is-told-late") {
+    kill(getppid(), SIGTERM);
+    Wait(500);
+  }
+  sigset_t term;
+  sigemptyset(&term);
+  sigaddset(&term, SIGTERM);
+  sigprocmask(SIG_BLOCK, &term, nullptr);
+  Ready();
+  int got = 0;
+  sigwait(&term, &got);
+  std::ofstream(file, std::ios::app) << "told" << std::endl;
+  std::exit(0);
+}
+
 const char* Or(const char* text, const char* otherwise) {
   return text != nullptr ? text : otherwise;
 }
@@ -95,7 +140,8 @@ const char* Or(const char* text, const char* otherwise) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3 || !kModes.contains(argv[1])) {
+  const bool writer = argc == 3 && kModesOfWriters.contains(argv[1]);
+  if (argc != 3 || (!writer && !kModes.contains(argv[1]))) {
     std::cerr << "usage: fake_program MODE FILE\n";
     return 2;
   }
@@ -111,9 +157,10 @@ int main(int argc, char** argv) {
     int ends[2];
     if (pipe(ends) != 0) return 2;
     sd_pid_notify_with_fds(0, 0, "FDSTORE=1\nFDNAME=kept", ends, 1);
-    kModes.at(argv[1])();
+    (writer ? kModesOfWriters : kModes).at(argv[1])();
     return 3;
   }
+  if (writer) BeWriter(argv[1], argv[2]);
   Ready();
   kill(getppid(), SIGTERM);
   Hang();

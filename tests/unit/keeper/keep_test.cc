@@ -15,8 +15,7 @@
 #include "hoist/shared/packet_socket.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::keep_test {
 
 using ::hoistd::testing::StatusIs;
 using ::testing::ElementsAre;
@@ -63,7 +62,7 @@ class FakeStore final : public FdStore {
 struct Life {
   explicit Life(FakeStore& store) : handed(store.Hand()) {
     absl::StatusOr<Keep> made = Keep::Create(
-        store, handed, found, [this](KeptKey key, hoist::UniqueFd fd) {
+        store, handed, found, [this](PersistedKey key, hoist::UniqueFd fd) {
           EXPECT_TRUE(fd.valid());
           EXPECT_TRUE(descriptors.insert(key).second);
         });
@@ -73,7 +72,7 @@ struct Life {
 
   std::vector<HandedFd> handed;
   Keep::Found found;
-  std::set<KeptKey> descriptors;
+  std::set<PersistedKey> descriptors;
   std::optional<Keep> keep;
 };
 
@@ -97,7 +96,7 @@ TEST(Keep, TheNextHasWhatWasKeptAndWritten) {
   EXPECT_EQ(next.descriptors.size(), 2u);
   EXPECT_TRUE(next.descriptors.contains({1, 2}));
   EXPECT_EQ(next.found.records.size(), 2u);
-  EXPECT_EQ(next.found.records[KeptKey({1, 2})], "record 2");
+  EXPECT_EQ(next.found.records[PersistedKey({1, 2})], "record 2");
   // What is not a Keep's is left to others.
   ASSERT_EQ(next.handed.size(), 1u);
   EXPECT_EQ(next.handed[0].name, "hoistd.socket");
@@ -148,7 +147,7 @@ TEST(Keep, ABookThatManyDiedOfIsDroppedAndSaidSo) {
     ASSERT_OK(life.keep->KeepDescriptor({1, 1}, NewFile().get()));
     ASSERT_OK(life.keep->Write({1, 1}, "poison"));
   }
-  for (uint32_t i = 0; i < KeptBook::kMaxAttempts; ++i) Life dies(store);
+  for (uint32_t i = 0; i < PersistedBook::kMaxAttempts; ++i) Life dies(store);
   {
     Life spared(store);
     EXPECT_THAT(spared.found.notes, ElementsAre(HasSubstr("is dropped")));
@@ -180,7 +179,7 @@ TEST(Keep, WhatNobodyHoldsIsNotKept) {
   store.broken = absl::UnavailableError("nobody listens");
   std::vector<HandedFd> handed;
   Keep::Found found;
-  const auto none = [](KeptKey, hoist::UniqueFd) { ADD_FAILURE(); };
+  const auto none = [](PersistedKey, hoist::UniqueFd) { ADD_FAILURE(); };
   EXPECT_THAT(Keep::Create(store, handed, found, none).status(),
               StatusIs(absl::StatusCode::kUnavailable));
   store.broken = absl::OkStatus();
@@ -207,5 +206,4 @@ TEST(Keep, HalfABundleIsDroppedAndSaidSo) {
   EXPECT_EQ(store.held.size(), 1u);
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::keep_test

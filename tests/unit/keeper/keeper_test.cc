@@ -16,8 +16,7 @@
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::keeper_test {
 
 using ::hoistd::testing::CapturedLog;
 using ::testing::Contains;
@@ -41,13 +40,14 @@ class KeeperTest : public ::testing::Test {
   void TearDown() override { pthread_sigmask(SIG_SETMASK, &mask_, nullptr); }
 
   // The lines of the program's lives; it is told to stop in its second.
-  std::vector<std::string> Keep(const std::string& mode) {
+  std::vector<std::string> Keep(const std::string& mode,
+                                int status = kToldToStop) {
     const std::string file = dir_ / "lives";
     options_.command = {HOIST_FAKE_PROGRAM, mode, file};
     auto keeper = Keeper::Create(options_, {});
     EXPECT_OK(keeper);
     if (!keeper.ok()) return {};
-    EXPECT_EQ((*keeper)->Run(), kToldToStop);
+    EXPECT_EQ((*keeper)->Run(), status);
     std::vector<std::string> lines;
     std::ifstream read(file);
     for (std::string line; std::getline(read, line);) lines.push_back(line);
@@ -121,10 +121,22 @@ TEST_F(KeeperTest, OneThatStopsByItselfMustComeToAnEnd) {
   EXPECT_THAT(log_.lines(""), Not(Contains(HasSubstr("sign of life"))));
 }
 
+TEST_F(KeeperTest, WhoLeftSomethingIsToldToStopWhenTheNextIsReady) {
+  options_.stop_patience = absl::Minutes(1);
+  EXPECT_THAT(Keep("is-told-late", 0),
+              ElementsAre(HasSubstr("fds=0"), HasSubstr("fds=1"), "told"));
+}
+
+TEST_F(KeeperTest, WhoLeftSomethingIsStartedToBeToldToStop) {
+  options_.first_pause = options_.longest_pause = absl::Hours(1);
+  options_.stop_patience = absl::Minutes(1);
+  EXPECT_THAT(Keep("is-told-between", 0),
+              ElementsAre(HasSubstr("fds=0"), HasSubstr("fds=1"), "told"));
+}
+
 TEST_F(KeeperTest, WhoStopsMayAskForMoreTime) {
   Keep("stops-longer");
   EXPECT_THAT(log_.lines(""), Contains(HasSubstr("ended (exit status 75)")));
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::keeper_test

@@ -17,8 +17,7 @@
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::notify_socket_test {
 
 using ::hoistd::testing::StatusIs;
 using ::testing::ElementsAre;
@@ -112,5 +111,4 @@ TEST(NotifyFdStore, IsNoneWithoutASocket) {
   EXPECT_TRUE(TakeHandedFds().empty());
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::notify_socket_test

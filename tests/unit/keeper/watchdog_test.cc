@@ -8,8 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::watchdog_test {
 
 using Said = std::map<std::string, std::string>;
 
@@ -166,5 +165,4 @@ TEST(ToldInterval, IsTheProcesssOwn) {
   EXPECT_EQ(ToldInterval("WATCHDOG_USEC=5", 71), absl::Microseconds(5));
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::watchdog_test

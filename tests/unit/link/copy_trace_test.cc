@@ -8,8 +8,7 @@
 #include "tests/support/status_matchers.h"
 #include "tests/unit/link/rig.h"
 
-namespace hoistd::testing {
-namespace {
+namespace hoistd::testing::copy_trace_test {
 
 using Events = std::vector<TraceEvent>;
 using Pieces = std::vector<CopyQueue::Queued>;
@@ -112,5 +111,4 @@ TEST(LinkTrace, AllBytesAreTold) {
   EXPECT_EQ(rig.link().copied_bytes(LinkClass::kLeases), told + kMiB);
 }
 
-}  // namespace
-}  // namespace hoistd::testing
+}  // namespace hoistd::testing::copy_trace_test

@@ -6,8 +6,7 @@
 #include "tests/support/status_matchers.h"
 #include "tests/unit/link/rig.h"
 
-namespace hoistd::testing {
-namespace {
+namespace hoistd::testing::link_fault_test {
 
 using ::testing::HasSubstr;
 
@@ -96,5 +95,4 @@ TEST(LinkFault, WhoStillWaitsAtTheEndIsTold) {
   EXPECT_THAT(rig.WaitFor(ids[0]), StatusIs(absl::StatusCode::kUnavailable));
 }
 
-}  // namespace
-}  // namespace hoistd::testing
+}  // namespace hoistd::testing::link_fault_test

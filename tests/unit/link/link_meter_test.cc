@@ -2,8 +2,7 @@
 
 #include "gtest/gtest.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::link_meter_test {
 
 constexpr uint64_t kPiece = 32'000'000;
 
@@ -106,5 +105,4 @@ TEST(LinkMeter, WhoTellsMoreThanAnyLinkCanIsNotBelieved) {
   EXPECT_LT(meter.ReadRate(At(41)), 0.1e9);
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::link_meter_test

@@ -8,8 +8,7 @@
 #include "tests/support/status_matchers.h"
 #include "tests/unit/link/rig.h"
 
-namespace hoistd::testing {
-namespace {
+namespace hoistd::testing::link_test {
 
 using ::testing::Each;
 using ::testing::ElementsAre;
@@ -250,5 +249,4 @@ TEST(Link, ACustomerThatIsRemovedIsGoneWhenItsCopiesAre) {
   EXPECT_EQ(plan.ended(), 2);
 }
 
-}  // namespace
-}  // namespace hoistd::testing
+}  // namespace hoistd::testing::link_test

@@ -9,8 +9,7 @@
 #include "tests/support/status_matchers.h"
 #include "tests/unit/link/rig.h"
 
-namespace hoistd::testing {
-namespace {
+namespace hoistd::testing::read_test {
 
 using ::testing::HasSubstr;
 
@@ -126,5 +125,4 @@ TEST(LinkRead, IsGivenUpWithImages) {
               StatusIs(absl::StatusCode::kUnavailable));
 }
 
-}  // namespace
-}  // namespace hoistd::testing
+}  // namespace hoistd::testing::read_test

@@ -3,8 +3,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::exposition_test {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -80,5 +79,4 @@ TEST(Exposition, ALabelWithoutAValueIsLeftOut) {
   EXPECT_EQ(Labelled(""), "g 1\n");
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::exposition_test

@@ -18,8 +18,7 @@
 #include "tests/support/temp_dir.h"
 #include "tests/support/until.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::metrics_server_test {
 
 using ::testing::AllOf;
 using ::testing::EndsWith;
@@ -102,7 +101,7 @@ class MetricsServerTest : public ::testing::Test {
 
   const testing::TempDir dir_;
   const std::string path_ = dir_ / "m.sock";
-  const MonotonicClock clock_;
+  const MonotonicClock clock_ = {};
   absl::Mutex mu_;
   bool holds_ = false;
   size_t bulk_ = 0;
@@ -252,5 +251,4 @@ TEST(Loopback, AddressesOfThisMachineAloneAreTaken) {
   }
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::metrics_server_test

@@ -9,8 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::node_metrics_test {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -133,5 +132,4 @@ TEST(NodeMetrics, OfThisProcessTheNumbersAreTrue) {
   EXPECT_GT(stats.start_seconds, 1.6e9);
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::node_metrics_test

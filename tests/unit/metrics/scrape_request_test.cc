@@ -5,8 +5,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::scrape_request_test {
 
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
@@ -78,5 +77,4 @@ TEST(ScrapeRequest, AnyBytesGetAnAnswer) {
   }
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::scrape_request_test

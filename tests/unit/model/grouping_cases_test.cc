@@ -10,8 +10,7 @@
 #include "daemon/model/grouping.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::grouping_cases_test {
 
 using GroupOfTensor = std::map<std::string, std::string>;
 
@@ -52,5 +51,4 @@ TEST(Grouping, BlocksAreThoseOfTheSharedCases) {
   }
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::grouping_cases_test

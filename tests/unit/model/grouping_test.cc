@@ -11,8 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::grouping_test {
 
 using ::hoistd::testing::StatusIs;
 using ::testing::ElementsAre;
@@ -199,5 +198,4 @@ TEST(Grouping, ExplicitGroupsNameEveryTensorOnce) {
   EXPECT_THAT(check({}), StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::grouping_test

@@ -12,8 +12,7 @@
 #include "tests/support/safetensors_writer.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::model_builder_test {
 
 using ::hoistd::testing::StatusIs;
 using ::hoistd::testing::TensorToWrite;
@@ -291,5 +290,4 @@ TEST(Model, GroupsAreFoundByNameAndFingerprintsShownInHex) {
   EXPECT_EQ(FingerprintHex(fingerprint), "ab000000000000000000000000000001");
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::model_builder_test

@@ -14,8 +14,7 @@
 #include "tests/support/safetensors_writer.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::model_memory_test {
 
 using ::testing::AllOf;
 using ::testing::Gt;
@@ -61,7 +60,8 @@ class ModelMemory : public ::testing::Test {
     const uint64_t before = InUse();
     auto spec = *BuildModel(ModelOf(tensors, std::move(grouping)));
     const uint64_t counted = spec->book_bytes;
-    EXPECT_OK(node.AddModel(session, std::move(spec), std::nullopt, effects));
+    EXPECT_OK(node.registry().AddModel(session, std::move(spec), std::nullopt,
+                                       effects));
     const uint64_t cost = InUse() - before;
     EXPECT_EQ(node.quota().Of(User(0)).Of(Quota::kHeaderBytes), counted);
     return static_cast<double>(cost) / static_cast<double>(counted);
@@ -96,5 +96,4 @@ TEST_F(ModelMemory, OfManyGroups) {
               AllOf(Gt(0.75), Lt(1.1)));
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::model_memory_test

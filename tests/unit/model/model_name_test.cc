@@ -7,8 +7,7 @@
 
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::model_name_test {
 
 using ::testing::HasSubstr;
 
@@ -73,5 +72,4 @@ TEST(ModelName, ModelsDoNotBeginOrEndWithASlashOrSpace) {
   }
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::model_name_test

@@ -12,8 +12,7 @@
 #include "hoist/shared/image_layout.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::published_group_test {
 
 using ::hoistd::testing::StatusIs;
 using ::testing::HasSubstr;
@@ -206,12 +205,18 @@ std::shared_ptr<const Group> Named(const std::string& name) {
   return std::make_shared<const Group>(group);
 }
 
-TEST(AppendGroup, GrowsACopyAndLeavesTheOldModel) {
+absl::StatusOr<std::shared_ptr<const ModelSpec>> Append(
+    const ModelSpec& model, std::shared_ptr<const Group> group,
+    const Content& content) {
+  return WithGroup(model, NextPlace(model), std::move(group), content);
+}
+
+TEST(WithGroup, GrowsACopyAndLeavesTheOldModel) {
   ModelSpec empty;
   empty.name = "m";
   empty.published = true;
-  ASSERT_OK_AND_ASSIGN(const auto one, AppendGroup(empty, Named("a"), {1}));
-  ASSERT_OK_AND_ASSIGN(const auto two, AppendGroup(*one, Named("b"), {2}));
+  ASSERT_OK_AND_ASSIGN(const auto one, Append(empty, Named("a"), {1}));
+  ASSERT_OK_AND_ASSIGN(const auto two, Append(*one, Named("b"), {2}));
   EXPECT_EQ(empty.groups.size(), 0u);
   EXPECT_EQ(one->groups.size(), 1u);
   EXPECT_EQ(two->groups.size(), 2u);
@@ -222,31 +227,53 @@ TEST(AppendGroup, GrowsACopyAndLeavesTheOldModel) {
   EXPECT_EQ(FindGroup(*two, "b"), GroupIndex(1));
 }
 
-TEST(AppendGroup, TheContentIsThatOfTheGroupsInAnyOrder) {
+TEST(WithGroup, TheContentIsThatOfTheGroupsInAnyOrder) {
   ModelSpec empty;
   empty.published = true;
-  ASSERT_OK_AND_ASSIGN(const auto a, AppendGroup(empty, Named("a"), {1}));
-  ASSERT_OK_AND_ASSIGN(const auto ab, AppendGroup(*a, Named("b"), {2}));
-  ASSERT_OK_AND_ASSIGN(const auto b, AppendGroup(empty, Named("b"), {2}));
-  ASSERT_OK_AND_ASSIGN(const auto ba, AppendGroup(*b, Named("a"), {1}));
-  ASSERT_OK_AND_ASSIGN(const auto again, AppendGroup(*a, Named("b"), {2}));
+  ASSERT_OK_AND_ASSIGN(const auto a, Append(empty, Named("a"), {1}));
+  ASSERT_OK_AND_ASSIGN(const auto ab, Append(*a, Named("b"), {2}));
+  ASSERT_OK_AND_ASSIGN(const auto b, Append(empty, Named("b"), {2}));
+  ASSERT_OK_AND_ASSIGN(const auto ba, Append(*b, Named("a"), {1}));
+  ASSERT_OK_AND_ASSIGN(const auto again, Append(*a, Named("b"), {2}));
   EXPECT_EQ(ab->content, again->content);
   EXPECT_EQ(ab->content, ba->content);
   EXPECT_NE(ab->content, a->content);
   EXPECT_EQ(ab->fingerprint, FingerprintOf(ab->content));
 }
 
-TEST(AppendGroup, TakesNoSecondGroupOfANameAndNoModelOfFiles) {
+TEST(WithGroup, TakesNoSecondGroupOfANameAndNoModelOfFiles) {
   ModelSpec model;
   model.name = "m";
   model.published = true;
-  ASSERT_OK_AND_ASSIGN(const auto one, AppendGroup(model, Named("a"), {1}));
-  EXPECT_THAT(AppendGroup(*one, Named("a"), {1}),
+  ASSERT_OK_AND_ASSIGN(const auto one, Append(model, Named("a"), {1}));
+  EXPECT_THAT(Append(*one, Named("a"), {1}),
               StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("\"a\"")));
   model.published = false;
-  EXPECT_THAT(AppendGroup(model, Named("a"), {1}),
+  EXPECT_THAT(Append(model, Named("a"), {1}),
               StatusIs(absl::StatusCode::kFailedPrecondition));
 }
 
-}  // namespace
-}  // namespace hoistd
+TEST(WithGroup, AMissingGroupIsNextAndAPlaceIsTakenOnce) {
+  ModelSpec model;
+  model.published = true;
+  const auto padded = WithPlaces(model, 2);
+  EXPECT_EQ(NextPlace(*padded), GroupIndex(0));
+  EXPECT_EQ(padded->image_bytes, 0u);
+  EXPECT_EQ(padded->book_bytes, 2 * BookBytesOf(*padded->groups[0]));
+  EXPECT_NE(padded->content, model.content);
+  ASSERT_OK_AND_ASSIGN(const auto last,
+                       WithGroup(*padded, GroupIndex(2), Named("c"), {3}));
+  ASSERT_OK_AND_ASSIGN(const auto first, Append(*last, Named("a"), {1}));
+  EXPECT_EQ(FindGroup(*first, "a"), GroupIndex(0));
+  EXPECT_EQ(NextPlace(*first), GroupIndex(1));
+  EXPECT_THAT(WithGroup(*first, GroupIndex(2), Named("d"), {4}),
+              StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("\"c\"")));
+  EXPECT_THAT(WithGroup(*first, GroupIndex(4), Named("d"), {4}),
+              StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("3 groups")));
+  ASSERT_OK_AND_ASSIGN(const auto whole, Append(*first, Named("b"), {2}));
+  EXPECT_EQ(whole->content, ModelContent({{1}, {2}, {3}}));
+  EXPECT_EQ(whole->book_bytes, 3 * BookBytesOf(*whole->groups[0]));
+  EXPECT_EQ(WithPlaces(*whole, 1)->content, whole->content);
+}
+
+}  // namespace hoistd::published_group_test

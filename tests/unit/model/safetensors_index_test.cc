@@ -8,8 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::safetensors_index_test {
 
 using ::hoistd::testing::StatusIs;
 using ::testing::ElementsAre;
@@ -58,5 +57,4 @@ TEST(SafetensorsIndex, WhatIsNoMapOfTensorsToShardsIsRefused) {
   }
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::safetensors_index_test

@@ -14,8 +14,7 @@
 #include "tests/support/safetensors_writer.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::safetensors_mutation_test {
 
 using ::hoistd::testing::TensorToWrite;
 
@@ -79,9 +78,9 @@ void Mutate(std::mt19937_64& random, std::string& file) {
   }
 }
 
-// Mutations seldom keep the length right; half of them get it mended, so that
-// they reach the JSON.
-std::string Mended(const std::string& file, size_t data_bytes) {
+// Mutations seldom keep the length right; half of them get it corrected, so
+// that they reach the JSON.
+std::string Repaired(const std::string& file, size_t data_bytes) {
   if (file.size() < 8 + data_bytes) return file;
   const std::string json = file.substr(8, file.size() - 8 - data_bytes);
   return testing::WithLength(json) + std::string(data_bytes, 'd');
@@ -140,7 +139,7 @@ TEST(SafetensorsMutation, NothingCrashesAndWhatIsTakenIsSound) {
     if (random() % 2 == 0) {
       std::string head = file.substr(0, 8 + json_bytes);
       Mutate(random, head);
-      file = Mended(head + std::string(data_bytes, 'd'), data_bytes);
+      file = Repaired(head + std::string(data_bytes, 'd'), data_bytes);
     } else {
       Mutate(random, file);
     }
@@ -164,5 +163,4 @@ TEST(SafetensorsMutation, NothingCrashesAndWhatIsTakenIsSound) {
   EXPECT_LT(taken, kRounds);
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::safetensors_mutation_test

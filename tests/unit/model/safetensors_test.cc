@@ -10,8 +10,7 @@
 #include "tests/support/safetensors_writer.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::safetensors_test {
 
 using ::hoistd::testing::SafetensorsFile;
 using ::hoistd::testing::StatusIs;
@@ -311,5 +310,4 @@ TEST(Safetensors, TwentyThousandTensorsAreRead) {
   EXPECT_EQ(header.tensors.size(), tensors.size());
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::safetensors_test

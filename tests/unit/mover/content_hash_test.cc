@@ -8,8 +8,7 @@
 
 #include "gtest/gtest.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::content_hash_test {
 
 Group TwoTensors(uint64_t bytes) {
   Group group;
@@ -63,5 +62,4 @@ TEST(ContentHash, ReportsAGroupWithoutBytesToo) {
   EXPECT_EQ(got, Expected(*group, {}));
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::content_hash_test

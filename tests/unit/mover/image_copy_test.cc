@@ -14,8 +14,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::image_copy_test {
 
 using ::testing::HasSubstr;
 using testing::IsOk;
@@ -192,5 +191,4 @@ TEST(ImageCopy, WhatIsNoMemfdOrOnlyReadableIsRefused) {
   EXPECT_THAT(Copy(readable, image), StatusIs(kInvalid, HasSubstr("mapped")));
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::image_copy_test

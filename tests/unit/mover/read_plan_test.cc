@@ -9,8 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::read_plan_test {
 
 using ::testing::Each;
 using ::testing::IsEmpty;
@@ -157,5 +156,4 @@ TEST(Padding, PartsCutRunsWhereTheyBeginAndEnd) {
   EXPECT_EQ(host[1024], std::byte{0xAA});
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::read_plan_test

@@ -14,8 +14,7 @@
 #include "hoist/shared/unique_fd.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::receive_test {
 
 using ::testing::HasSubstr;
 using testing::StatusIs;
@@ -95,5 +94,4 @@ TEST(ReceiveImage, AShortMemfdIsRefused) {
   EXPECT_THAT(MapImage(fd.get(), 8192), StatusIs(kInvalid));
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::receive_test

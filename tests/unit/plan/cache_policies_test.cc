@@ -9,8 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::cache_policies_test {
 
 CacheProblem Cyclic(size_t groups, uint64_t bytes, uint64_t capacity) {
   CacheProblem problem = {std::vector<uint64_t>(groups, bytes), {}, capacity};
@@ -84,5 +83,4 @@ TEST(CachePolicies, MinIsTheLeastOfAllChoicesOnEqualGroups) {
   }
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::cache_policies_test

@@ -9,8 +9,7 @@
 
 #include "gtest/gtest.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::link_share_test {
 
 constexpr uint64_t kPiece = uint64_t{32} << 20;
 constexpr LinkParty kA = LinkParty::Of(PlanId(1));
@@ -250,5 +249,4 @@ TEST(LinkShare, CapsSetTakeEffectAtOnce) {
   EXPECT_EQ(share.Pick({kA}, At(0.33)), kA);
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::link_share_test

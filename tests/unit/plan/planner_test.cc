@@ -12,8 +12,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::planner_test {
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -441,5 +440,4 @@ TEST(Planner, ManyGroupsOfDifferentSizesFillALargeBudget) {
   EXPECT_GE(plan.lead, 2u);
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::planner_test

@@ -6,8 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::ring_layout_test {
 
 RingProblem Problem(std::vector<uint64_t> bytes, uint64_t ring) {
   std::vector<uint32_t> steps(bytes.size());
@@ -92,5 +91,4 @@ TEST(LayOutRing, ThousandsOfSmallGroupsAreLaidOutToo) {
   EXPECT_EQ(layout.traffic.exposed_bytes, 0u);
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::ring_layout_test

@@ -8,8 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::subset_sum_test {
 
 using ::testing::IsEmpty;
 
@@ -62,5 +61,4 @@ TEST(SubsetSums, AgreesWithTheSetOfAllSums) {
   }
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::subset_sum_test

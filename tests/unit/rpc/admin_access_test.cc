@@ -6,8 +6,7 @@
 #include "gtest/gtest.h"
 #include "tests/unit/rpc/strangers_admin.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::admin_access_test {
 
 namespace v1 = hoist::v1;
 using ::testing::HasSubstr;
@@ -52,11 +51,11 @@ TEST(AdminAccess, WhoIsNoAdminIsToldWhoIs) {
   stream(&Stub::Drain, v1::DrainRequest());
   stream(&Stub::Watch, v1::WatchRequest());
   stream(&Stub::Trace, v1::TraceRequest());
-  EXPECT_EQ(admin.engine().snapshot.calls(), 0u);
-  EXPECT_EQ(admin.engine().explain.calls(), 0u);
-  EXPECT_EQ(admin.engine().set_share.calls(), 0u);
-  EXPECT_EQ(admin.engine().set_draining.calls(), 0u);
-  EXPECT_EQ(admin.engine().check.calls(), 0u);
+  EXPECT_EQ(admin.engine().verb<SnapshotArgs>().calls(), 0u);
+  EXPECT_EQ(admin.engine().verb<ExplainArgs>().calls(), 0u);
+  EXPECT_EQ(admin.engine().verb<SetShareArgs>().calls(), 0u);
+  EXPECT_EQ(admin.engine().verb<SetDrainingArgs>().calls(), 0u);
+  EXPECT_EQ(admin.engine().verb<CheckArgs>().calls(), 0u);
   EXPECT_EQ(admin.engine().subscribers(), 0u);
   EXPECT_EQ(admin.engine().recorder.number(), 0u);
 }
@@ -79,7 +78,8 @@ NodeSnapshot ThreeSessions() {
 
 TEST(AdminAccess, EachUserSeesTheirOwnSessionsAndPlans) {
   testing::StrangersAdmin admin;
-  admin.engine().snapshot.Answer([](auto call) { call.done(ThreeSessions()); });
+  admin.engine().verb<SnapshotArgs>().Answer(
+      [](auto call) { call.done(ThreeSessions()); });
   grpc::ClientContext of_sessions, of_plans;
   v1::ListSessionsResponse sessions;
   ASSERT_TRUE(admin->ListSessions(&of_sessions, {}, &sessions).ok());
@@ -95,10 +95,10 @@ TEST(AdminAccess, EachUserSeesTheirOwnSessionsAndPlans) {
 
 TEST(AdminAccess, WhoEndsASessionIsKnownToTheEngine) {
   testing::StrangersAdmin admin;
-  admin.engine().end_session.Answer([](auto call) {
-    EXPECT_EQ(call.session, SessionId(7));
-    EXPECT_EQ(call.args.uid, User(1234));
-    EXPECT_FALSE(call.args.admin);
+  admin.engine().verb<EndSessionArgs>().Answer([](auto call) {
+    EXPECT_EQ(call.args.session, SessionId(7));
+    EXPECT_EQ(call.args.asker.uid, User(1234));
+    EXPECT_FALSE(call.args.asker.admin);
     SessionSnapshot was;
     was.id = SessionId(7);
     was.leases = 3;
@@ -115,9 +115,6 @@ TEST(AdminAccess, WhoEndsASessionIsKnownToTheEngine) {
 
 TEST(AdminAccess, AnEndThatDoesNotComeIsLateAndSaysWhatWouldDo) {
   testing::StrangersAdmin admin;
-  Done<SessionSnapshot> never;
-  admin.engine().end_session.Answer(
-      [&](auto call) { never = std::move(call.done); });
   grpc::ClientContext context;
   v1::EndSessionRequest request;
   request.set_session_id(7);
@@ -127,9 +124,9 @@ TEST(AdminAccess, AnEndThatDoesNotComeIsLateAndSaysWhatWouldDo) {
   EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   EXPECT_THAT(status.error_message(), HasSubstr("hoistctl end 7 --kill"));
   // It lets go after all, and nobody waits any more.
+  auto call = admin.engine().verb<EndSessionArgs>().Next();
   admin.engine().Run(
-      [done = std::move(never)]() mutable { done(SessionSnapshot()); });
+      [done = std::move(call.done)]() mutable { done(SessionSnapshot()); });
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::admin_access_test

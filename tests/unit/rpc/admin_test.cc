@@ -8,12 +8,10 @@
 #include "gtest/gtest.h"
 #include "tests/unit/rpc/rpc_fixture.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::admin_test {
 
 using ::hoistd::testing::MakeModel;
 using ::hoistd::testing::RpcTest;
-using ::hoistd::testing::ShareAsked;
 using ::testing::HasSubstr;
 namespace v1 = hoist::v1;
 
@@ -28,7 +26,7 @@ SessionSnapshot Holding(uint64_t id, uint32_t leases) {
 class AdminTest : public RpcTest {};
 
 TEST_F(AdminTest, StatusIsFactsAndSnapshot) {
-  engine_.snapshot.Answer([](auto call) {
+  engine_.verb<SnapshotArgs>().Answer([](auto call) {
     NodeSnapshot snapshot;
     snapshot.draining = true;
     TierSnapshot tier;
@@ -46,7 +44,7 @@ TEST_F(AdminTest, StatusIsFactsAndSnapshot) {
                        .background_bytes = 30,
                        .own_bytes = 70,
                        .own_read_bytes = 80,
-                       .copiers = {{.id = CopierId(5),
+                       .permits = {{.id = PermitId(5),
                                     .session = SessionId(2),
                                     .client_name = "trainer",
                                     .share = {.weight = 4},
@@ -83,21 +81,21 @@ TEST_F(AdminTest, StatusIsFactsAndSnapshot) {
   EXPECT_EQ(status.links(0).read_bytes_per_second(), 60u);
   EXPECT_EQ(status.links(0).own_bytes(), 70u);
   EXPECT_EQ(status.links(0).own_read_bytes(), 80u);
-  ASSERT_EQ(status.links(0).copiers_size(), 1);
-  const v1::CopierStatus& copier = status.links(0).copiers(0);
-  EXPECT_EQ(copier.id(), 5u);
-  EXPECT_EQ(copier.session_id(), 2u);
-  EXPECT_EQ(copier.client_name(), "trainer");
-  EXPECT_EQ(copier.share().weight(), 4u);
-  EXPECT_EQ(copier.copied_bytes(), 71u);
-  EXPECT_EQ(copier.read_bytes(), 81u);
-  EXPECT_EQ(copier.grants(), 6u);
-  EXPECT_EQ(copier.late_grants(), 1u);
+  ASSERT_EQ(status.links(0).permits_size(), 1);
+  const v1::PermitStatus& permit = status.links(0).permits(0);
+  EXPECT_EQ(permit.id(), 5u);
+  EXPECT_EQ(permit.session_id(), 2u);
+  EXPECT_EQ(permit.client_name(), "trainer");
+  EXPECT_EQ(permit.share().weight(), 4u);
+  EXPECT_EQ(permit.copied_bytes(), 71u);
+  EXPECT_EQ(permit.read_bytes(), 81u);
+  EXPECT_EQ(permit.grants(), 6u);
+  EXPECT_EQ(permit.late_grants(), 1u);
   EXPECT_EQ(status.dropped_notes(), 2u);
 }
 
 TEST_F(AdminTest, AnothersModelMustBeNamedWithItsOwner) {
-  engine_.snapshot.Answer([](auto call) {
+  engine_.verb<SnapshotArgs>().Answer([](auto call) {
     NodeSnapshot snapshot;
     for (uint32_t uid : {1000u, 1001u}) {
       ModelSnapshot model;
@@ -127,7 +125,7 @@ TEST_F(AdminTest, AnothersModelMustBeNamedWithItsOwner) {
 }
 
 TEST_F(AdminTest, EvictSaysWhatStaysAndWhy) {
-  engine_.evict.Answer([](auto call) {
+  engine_.verb<EvictArgs>().Answer([](auto call) {
     EXPECT_TRUE(call.args.forget);
     EXPECT_EQ(call.args.which.model, "m");
     EXPECT_FALSE(call.args.which.at.has_value());
@@ -159,7 +157,7 @@ TEST_F(AdminTest, PinNeedsATierThatHoldsPins) {
     EXPECT_EQ(admin_->Pin(&context, request, &response).error_code(),
               grpc::StatusCode::INVALID_ARGUMENT);
   }
-  EXPECT_EQ(engine_.pin.calls(), 0u);
+  EXPECT_EQ(engine_.verb<PinArgs>().calls(), 0u);
 }
 
 TEST_F(AdminTest, CancellingAWaitingPinReturnsAtOnce) {
@@ -173,7 +171,7 @@ TEST_F(AdminTest, CancellingAWaitingPinReturnsAtOnce) {
   const auto call = admin_->AsyncPin(&context, request, &queue);
   grpc::Status status;
   call->Finish(&response, &status, nullptr);
-  auto waiting = engine_.pin.Next();
+  auto waiting = engine_.verb<PinArgs>().Next();
   context.TryCancel();
   void* tag;
   bool ok;
@@ -185,7 +183,7 @@ TEST_F(AdminTest, CancellingAWaitingPinReturnsAtOnce) {
 }
 
 TEST_F(AdminTest, LongErrorsAreCutToWhatTrailersCarry) {
-  engine_.unpin.Answer([](auto call) {
+  engine_.verb<UnpinArgs>().Answer([](auto call) {
     call.done(absl::NotFoundError(std::string(100'000, '\xc3')));
   });
   v1::UnpinRequest request;
@@ -227,7 +225,7 @@ PlanSnapshot Streaming() {
 }
 
 TEST_F(AdminTest, ListPlansSaysAllThatIsKnownOfEach) {
-  engine_.snapshot.Answer([](auto call) {
+  engine_.verb<SnapshotArgs>().Answer([](auto call) {
     NodeSnapshot snapshot;
     PlanSnapshot resident;
     resident.id = PlanId(30);
@@ -274,7 +272,7 @@ TEST_F(AdminTest, ListPlansSaysAllThatIsKnownOfEach) {
 }
 
 TEST_F(AdminTest, ListPlansFailsAsTheEngineDoes) {
-  engine_.snapshot.Answer(
+  engine_.verb<SnapshotArgs>().Answer(
       [](auto call) { call.done(absl::UnavailableError("stopping")); });
   grpc::ClientContext context;
   v1::ListPlansResponse response;
@@ -295,8 +293,8 @@ class SetShareTest : public AdminTest {
 };
 
 TEST_F(SetShareTest, HandsOverWhatIsNamedAndTellsWhatItDid) {
-  std::vector<ShareAsked> asked;
-  engine_.set_share.Answer([&asked](auto call) {
+  std::vector<SetShareArgs> asked;
+  engine_.verb<SetShareArgs>().Answer([&asked](auto call) {
     asked.push_back(call.args);
     ShareChanged changed;
     changed.before.weight = 5;
@@ -331,8 +329,8 @@ TEST_F(SetShareTest, HandsOverWhatIsNamedAndTellsWhatItDid) {
 }
 
 TEST_F(SetShareTest, IsOfAPlanOrOfADevicesLoads) {
-  std::vector<ShareAsked> asked;
-  engine_.set_share.Answer([&asked](auto call) {
+  std::vector<SetShareArgs> asked;
+  engine_.verb<SetShareArgs>().Answer([&asked](auto call) {
     asked.push_back(call.args);
     call.done(ShareChanged());
   });
@@ -342,7 +340,7 @@ TEST_F(SetShareTest, IsOfAPlanOrOfADevicesLoads) {
   const grpc::Status nobody = SetShare(request);
   EXPECT_EQ(nobody.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(nobody.error_message(),
-              HasSubstr("plan_id, copier_id or loads_of_device"));
+              HasSubstr("plan_id, permit_id or loads_of_device"));
   request.set_loads_of_device(2);
   ASSERT_TRUE(SetShare(request).ok());
   ASSERT_EQ(asked.size(), 1u);
@@ -373,11 +371,11 @@ TEST_F(SetShareTest, ABadShareIsRefusedBeforeTheEngine) {
   const grpc::Status nothing = SetShare(request);
   EXPECT_EQ(nothing.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(nothing.error_message(), HasSubstr("nothing is to change"));
-  EXPECT_EQ(engine_.set_share.calls(), 0u);
+  EXPECT_EQ(engine_.verb<SetShareArgs>().calls(), 0u);
 }
 
 TEST_F(SetShareTest, APlanThatIsNotThereIsSaidSo) {
-  engine_.set_share.Answer(
+  engine_.verb<SetShareArgs>().Answer(
       [](auto call) { call.done(absl::NotFoundError("no plan 31")); });
   v1::SetShareRequest request;
   request.set_plan_id(31);
@@ -401,7 +399,7 @@ class LoadTest : public AdminTest {
 };
 
 TEST_F(LoadTest, RegistersOpenFilesThenTellsProgressAndTheModel) {
-  engine_.register_model.Answer([](auto call) {
+  engine_.verb<RegisterModelArgs>().Answer([](auto call) {
     EXPECT_EQ(call.args.name, "tiny");
     ASSERT_EQ(call.args.shards.size(), 1u);
     EXPECT_EQ(call.args.shards[0].name, "model.safetensors");
@@ -411,13 +409,13 @@ TEST_F(LoadTest, RegistersOpenFilesThenTellsProgressAndTheModel) {
     EXPECT_EQ(call.args.joined[0].name, "x");
     call.done(MakeModel("tiny", {"a", "b"}));
   });
-  engine_.load.Answer([this](auto call) {
+  engine_.verb<LoadArgs>().Answer([](auto call) {
     EXPECT_TRUE(call.args.to == OnHost());
     LoadProgress progress;
     progress.total_groups = 1000;
     for (uint32_t i = 1; i <= 1000; ++i) {
       progress.done_groups = i;
-      engine_.ReportLoad(progress);
+      call.args.progress(progress);
     }
     call.done(progress);
   });
@@ -443,7 +441,7 @@ TEST_F(LoadTest, RegistersOpenFilesThenTellsProgressAndTheModel) {
 TEST_F(LoadTest, RefusalsOfEachStepReachTheCaller) {
   v1::LoadProgress message;
   {
-    engine_.register_model.Answer(
+    engine_.verb<RegisterModelArgs>().Answer(
         [](auto call) { call.done(absl::DataLossError("truncated")); });
     grpc::ClientContext context;
     const auto stream = admin_->Load(&context, request_);
@@ -472,8 +470,8 @@ class DrainTest : public AdminTest {
  protected:
   void SetUp() override {
     AdminTest::SetUp();
-    engine_.set_draining.Answer([this](auto call) {
-      draining_ = call.args;
+    engine_.verb<SetDrainingArgs>().Answer([this](auto call) {
+      draining_ = call.args.draining;
       call.done(absl::OkStatus());
     });
   }
@@ -485,7 +483,7 @@ TEST_F(DrainTest, WaitsUntilTheLeasesAreGone) {
   request.set_deadline_ms(600'000);
   grpc::ClientContext context;
   const auto stream = admin_->Drain(&context, request);
-  auto first = engine_.snapshot.Next();
+  auto first = engine_.verb<SnapshotArgs>().Next();
   NodeSnapshot snapshot;
   snapshot.sessions = {Holding(1, 2), Holding(2, 0)};
   engine_.Run(
@@ -496,7 +494,7 @@ TEST_F(DrainTest, WaitsUntilTheLeasesAreGone) {
   EXPECT_FALSE(progress.drained());
   ASSERT_EQ(progress.holders_size(), 1);
   EXPECT_EQ(progress.holders(0).id(), 1u);
-  auto second = engine_.snapshot.Next();
+  auto second = engine_.verb<SnapshotArgs>().Next();
   engine_.Run(
       [done = std::move(second.done)]() mutable { done(NodeSnapshot()); });
   ASSERT_TRUE(stream->Read(&progress));
@@ -507,7 +505,7 @@ TEST_F(DrainTest, WaitsUntilTheLeasesAreGone) {
 }
 
 TEST_F(DrainTest, DeadlineSaysWhoHoldsWhat) {
-  engine_.snapshot.Answer([](auto call) {
+  engine_.verb<SnapshotArgs>().Answer([](auto call) {
     NodeSnapshot snapshot;
     snapshot.sessions = {Holding(41, 2)};
     call.done(snapshot);
@@ -524,7 +522,8 @@ TEST_F(DrainTest, DeadlineSaysWhoHoldsWhat) {
 
 TEST_F(DrainTest, ResumeTakesItBack) {
   draining_ = true;
-  engine_.snapshot.Answer([](auto call) { call.done(NodeSnapshot()); });
+  engine_.verb<SnapshotArgs>().Answer(
+      [](auto call) { call.done(NodeSnapshot()); });
   v1::DrainRequest request;
   request.set_resume(true);
   grpc::ClientContext context;
@@ -598,5 +597,4 @@ TEST_F(AdminTest, SlowWatcherIsToldHowManyItMissed) {
   context.TryCancel();
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::admin_test

@@ -12,8 +12,7 @@
 #include "tests/unit/rpc/rpc_fixture.h"
 #include "tests/unit/rpc/strangers_admin.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::audit_test {
 
 using ::hoistd::testing::CapturedLog;
 using ::hoistd::testing::MakeModel;
@@ -81,9 +80,9 @@ TEST_F(AuditTest, CopiesThatArePinnedUnpinnedAndEvicted) {
     totals.bytes = 8192;
     call.done(totals);
   };
-  engine_.pin.Answer(answer);
-  engine_.unpin.Answer(answer);
-  engine_.evict.Answer(answer);
+  engine_.verb<PinArgs>().Answer(answer);
+  engine_.verb<UnpinArgs>().Answer(answer);
+  engine_.verb<EvictArgs>().Answer(answer);
   const std::string end =
       "on=\"m/g on device 1\" result=OK groups=2 bytes=8192";
   v1::PinRequest pin;
@@ -107,7 +106,7 @@ TEST_F(AuditTest, CopiesThatArePinnedUnpinnedAndEvicted) {
 }
 
 TEST_F(AuditTest, ASharesOldAndNewNumbers) {
-  engine_.set_share.Answer([](auto call) {
+  engine_.verb<SetShareArgs>().Answer([](auto call) {
     ShareChanged changed;
     changed.before.weight = 4;
     changed.after = call.args.change.AppliedTo(changed.before);
@@ -125,9 +124,9 @@ TEST_F(AuditTest, ASharesOldAndNewNumbers) {
 }
 
 TEST_F(AuditTest, ALoadWithWhatItBroughtUp) {
-  engine_.register_model.Answer(
+  engine_.verb<RegisterModelArgs>().Answer(
       [](auto call) { call.done(MakeModel("tiny", {"a"})); });
-  engine_.load.Answer([](auto call) {
+  engine_.verb<LoadArgs>().Answer([](auto call) {
     LoadProgress progress;
     progress.done_groups = 1;
     progress.done_bytes = 4096;
@@ -143,8 +142,10 @@ TEST_F(AuditTest, ALoadWithWhatItBroughtUp) {
 }
 
 TEST_F(AuditTest, ADrainWhenTheNodeClosesAndOpens) {
-  engine_.set_draining.Answer([](auto call) { call.done(absl::OkStatus()); });
-  engine_.snapshot.Answer([](auto call) { call.done(NodeSnapshot()); });
+  engine_.verb<SetDrainingArgs>().Answer(
+      [](auto call) { call.done(absl::OkStatus()); });
+  engine_.verb<SnapshotArgs>().Answer(
+      [](auto call) { call.done(NodeSnapshot()); });
   v1::DrainRequest request;
   for (const bool resume : {false, true}) {
     request.set_resume(resume);
@@ -156,7 +157,7 @@ TEST_F(AuditTest, ADrainWhenTheNodeClosesAndOpens) {
 }
 
 TEST_F(AuditTest, WhatFailedWithItsReasonOnOneLine) {
-  engine_.evict.Answer([](auto call) {
+  engine_.verb<EvictArgs>().Answer([](auto call) {
     call.done(absl::NotFoundError("no model\naudit: act=evict uid=0"));
   });
   v1::EvictRequest evict;
@@ -198,5 +199,4 @@ TEST(Audit, SaysWhoWasRefusedAndWhat) {
                             "result=PERMISSION_DENIED")));
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::audit_test

@@ -20,8 +20,7 @@
 #include "tests/support/status_matchers.h"
 #include "tests/unit/rpc/rpc_fixture.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::connections_test {
 
 using ::hoistd::testing::StatusIs;
 using ::hoistd::testing::TempDir;
@@ -37,6 +36,7 @@ class ConnectionsTest : public ::testing::Test {
   }
   void TearDown() override {
     connections_.reset();
+    const absl::MutexLock lock(&mu_);
     for (int fd : taken_) close(fd);
   }
 
@@ -50,10 +50,10 @@ class ConnectionsTest : public ::testing::Test {
     ASSERT_OK_AND_ASSIGN(
         connections_,
         Connections::Create(std::move(socket), kAdminGroup, limits));
-    connections_->Start([this](int fd) {
+    ASSERT_OK(connections_->Start([this](int fd) {
       absl::MutexLock lock(&mu_);
       taken_.push_back(fd);
-    });
+    }));
   }
 
   hoist::UniqueFd Connect() const {
@@ -212,5 +212,4 @@ TEST_F(ConnectionsTest, OneUserCannotTakeAllConnections) {
   EXPECT_OK(PeerAs(65534, 65534));
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::connections_test

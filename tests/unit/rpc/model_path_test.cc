@@ -21,8 +21,7 @@
 #include "tests/support/status_matchers.h"
 #include "tests/unit/rpc/rpc_fixture.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::model_path_test {
 
 using ::hoistd::testing::StatusIs;
 using ::hoistd::testing::TempDir;
@@ -184,5 +183,4 @@ TEST_F(ModelPathTest, RootThatIsTheWholeDiskWorks) {
   EXPECT_OK(OpenModelPath({"/"}, root_ + "/m"));
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::model_path_test

@@ -11,8 +11,7 @@
 #include "tests/support/captured_log.h"
 #include "tests/unit/rpc/rpc_fixture.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::refusal_log_test {
 
 using ::hoistd::testing::CapturedLog;
 using ::hoistd::testing::RpcTest;
@@ -32,7 +31,8 @@ class RefusalLogTest : public RpcTest {
   }
   // That the engine refuses so.
   grpc::Status Describe(const absl::Status& why) {
-    engine_.describe_model.Answer([why](auto call) { call.done(why); });
+    engine_.verb<DescribeModelArgs>().Answer(
+        [why](auto call) { call.done(why); });
     v1::WorkerDescribeModelRequest request;
     request.set_name("m");
     v1::Model model;
@@ -76,5 +76,4 @@ TEST_F(RefusalLogTest, OfAnActOfAnAdminTheAuditTells) {
   EXPECT_EQ(log_.lines("").size(), 1u);
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::refusal_log_test

@@ -14,8 +14,7 @@
 #include "hoist/shared/unique_fd.h"
 #include "tests/unit/rpc/rpc_fixture.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::server_test {
 
 using ::hoistd::testing::RpcTest;
 using ::hoistd::testing::StatusIs;
@@ -149,7 +148,7 @@ TEST_F(ServerTest, ShutdownCancelsWhatStillRuns) {
   request.set_group("g");
   grpc::ClientContext context;
   const auto stream = worker_->Stage(&context, request);
-  auto waiting = engine_.describe_model.Next();
+  auto waiting = engine_.verb<DescribeModelArgs>().Next();
   server_->Shutdown(absl::ZeroDuration());
   engine_.WaitUntilClosed(waiting.session);
   EXPECT_FALSE(stream->Finish().ok());
@@ -197,10 +196,10 @@ TEST_F(ServerTest, AUsersCallsOverAllConnectionsAreBounded) {
   request.set_model("m");
   request.set_group("g");
   auto first = worker_->Stage(&first_context, request);
-  const auto first_waits = engine_.describe_model.Next();
+  const auto first_waits = engine_.verb<DescribeModelArgs>().Next();
   auto other = v1::Worker::NewStub(NewChannel());
   auto second = other->Stage(&second_context, request);
-  const auto second_waits = engine_.describe_model.Next();
+  const auto second_waits = engine_.verb<DescribeModelArgs>().Next();
   const auto list = [](v1::Worker::Stub& worker) {
     grpc::ClientContext context;
     v1::ListDevicesResponse response;
@@ -251,5 +250,4 @@ TEST_F(ServerTest, AConnectionWithoutACallIsClosed) {
   }
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::server_test

@@ -9,8 +9,7 @@
 #include "tests/support/until.h"
 #include "tests/unit/rpc/rpc_fixture.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::trace_test {
 
 using ::hoistd::testing::CapturedLog;
 using ::hoistd::testing::RpcTest;
@@ -163,5 +162,4 @@ TEST_F(TraceTest, ItEndsWithTheServer) {
   EXPECT_FALSE(recorder().on());
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::trace_test

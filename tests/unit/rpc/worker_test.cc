@@ -11,8 +11,7 @@
 #include "hoist/shared/unique_fd.h"
 #include "tests/unit/rpc/rpc_fixture.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::worker_test {
 
 using ::hoistd::testing::MakeModel;
 using ::hoistd::testing::RpcTest;
@@ -26,7 +25,7 @@ class WorkerTest : public RpcTest {
   using RpcTest::RpcTest;
   void SetUp() override {
     RpcTest::SetUp();
-    engine_.describe_model.Answer([](auto call) {
+    engine_.verb<DescribeModelArgs>().Answer([](auto call) {
       call.done(MakeModel("m", {"a", "b"}));
     });
   }
@@ -51,7 +50,7 @@ TEST_F(WorkerTest, CallsAreSessionsOfWhoTheKernelSays) {
   request.set_name("m");
   v1::Model model;
   Peer peer;
-  engine_.open_session.Answer([&](auto call) {
+  engine_.verb<OpenSessionArgs>().Answer([&](auto call) {
     peer = call.args.peer;
     call.done(engine_.NewSession());
   });
@@ -69,9 +68,10 @@ TEST_F(WorkerTest, LeaseLivesUntilTheStreamIsCancelled) {
   ASSERT_TRUE(memory.ok());
   ASSERT_EQ(pwrite(memory->get(), "weights", 7, 0), 7);
   SessionId session;
-  engine_.stage.Answer([&](auto call) {
+  engine_.verb<StageArgs>().Answer([&](auto call) {
     session = call.session;
     EXPECT_EQ(call.args.key.group, GroupIndex(1));
+    EXPECT_FALSE(call.args.shared);
     LeaseGrant grant;
     grant.id = LeaseId(5);
     grant.key = call.args.key;
@@ -105,7 +105,7 @@ TEST_F(WorkerTest, LeaseLivesUntilTheStreamIsCancelled) {
 TEST_F(WorkerTest, CancellingAWaitingStageClosesItsSession) {
   grpc::ClientContext context;
   const auto stream = worker_->Stage(&context, StageOf("a"));
-  auto waiting = engine_.stage.Next();
+  auto waiting = engine_.verb<StageArgs>().Next();
   context.TryCancel();
   engine_.WaitUntilClosed(waiting.session);
   // The engine's answer comes too late, for nobody.
@@ -116,14 +116,14 @@ TEST_F(WorkerTest, CancellingAWaitingStageClosesItsSession) {
 }
 
 TEST_F(WorkerTest, CancellingBeforeTheSessionIsOpenClosesItOnceItIs) {
-  engine_.open_session.Answer(nullptr);
+  engine_.verb<OpenSessionArgs>().Answer(nullptr);
   grpc::ClientContext context;
   const auto stream = worker_->Stage(&context, StageOf("a"));
-  auto opening = engine_.open_session.Next();
+  auto opening = engine_.verb<OpenSessionArgs>().Next();
   context.TryCancel();
   EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
   // The server may hear of it later than the client does.
-  engine_.describe_model.Answer(
+  engine_.verb<DescribeModelArgs>().Answer(
       [](auto call) { call.done(absl::NotFoundError("closed")); });
   const SessionId session = engine_.NewSession();
   engine_.Run(
@@ -132,7 +132,7 @@ TEST_F(WorkerTest, CancellingBeforeTheSessionIsOpenClosesItOnceItIs) {
 }
 
 TEST_F(WorkerTest, LosingTheConnectionEndsTheLease) {
-  engine_.stage.Answer([](auto call) {
+  engine_.verb<StageArgs>().Answer([](auto call) {
     LeaseGrant grant;
     grant.key = call.args.key;
     call.done(std::move(grant));
@@ -156,7 +156,7 @@ TEST_F(WorkerTest, DeadlineOfTheCallBoundsTheStages) {
   context.set_deadline(std::chrono::system_clock::now() +
                        std::chrono::seconds(20));
   const auto stream = worker_->Stage(&context, StageOf("a"));
-  auto waiting = engine_.stage.Next();
+  auto waiting = engine_.verb<StageArgs>().Next();
   // gRPC sends it rounded; the request itself asks for 60 s.
   EXPECT_LT(waiting.args.deadline, absl::Seconds(30));
   EXPECT_GT(waiting.args.deadline, absl::ZeroDuration());
@@ -176,11 +176,12 @@ TEST_F(WorkerTest, UnknownGroupIsNotFoundAndLeavesNoSession) {
   EXPECT_EQ(status.error_code(), grpc::StatusCode::NOT_FOUND);
   EXPECT_THAT(status.error_message(), HasSubstr("zzz"));
   engine_.WaitUntilClosed(size_t{1});
-  EXPECT_EQ(engine_.stage.calls(), 0u);
+  EXPECT_EQ(engine_.verb<StageArgs>().calls(), 0u);
 }
 
 TEST_F(CudaWorkerTest, StagesInIpcSlabs) {
-  engine_.stage_shared.Answer([](auto call) {
+  engine_.verb<StageArgs>().Answer([](auto call) {
+    EXPECT_TRUE(call.args.shared);
     LeaseGrant grant;
     grant.key = call.args.key;
     SlabUse use;
@@ -197,12 +198,11 @@ TEST_F(CudaWorkerTest, StagesInIpcSlabs) {
   EXPECT_EQ(response.lease().slabs(0).backing(), v1::BACKING_IPC);
   EXPECT_EQ(response.lease().slabs(0).ipc_handle(), std::string(64, 0x5a));
   EXPECT_EQ(response.lease().slabs(0).path(), "");
-  EXPECT_EQ(engine_.stage.calls(), 0u);
 }
 
 TEST_F(WorkerTest, PrefetchOfNoGroupsIsOfAll) {
   std::vector<GroupIndex> groups;
-  engine_.prefetch.Answer([&](auto call) {
+  engine_.verb<PrefetchArgs>().Answer([&](auto call) {
     groups = call.args.groups;
     call.done(absl::OkStatus());
   });
@@ -251,7 +251,7 @@ class PublishTest : public WorkerTest {
 TEST_F(PublishTest, ImageArrivesWholeAndSealed) {
   std::string image;
   int seals = 0;
-  engine_.publish.Answer([&](auto call) {
+  engine_.verb<PublishArgs>().Answer([&](auto call) {
     image.resize(4096);
     EXPECT_EQ(pread(call.args.image.get(), image.data(), 4096, 0), 4096);
     seals = fcntl(call.args.image.get(), F_GET_SEALS);
@@ -268,7 +268,7 @@ TEST_F(PublishTest, ImageArrivesWholeAndSealed) {
 
 TEST_F(PublishTest, WithoutADeadlineItIsAMinute) {
   std::vector<absl::Duration> deadlines;
-  engine_.publish.Answer([&](auto call) {
+  engine_.verb<PublishArgs>().Answer([&](auto call) {
     deadlines.push_back(call.args.deadline);
     call.done(MakeModel("m", {"g"}));
   });
@@ -280,7 +280,7 @@ TEST_F(PublishTest, WithoutADeadlineItIsAMinute) {
 
 TEST_F(PublishTest, WhatItMustBeReachesTheEngine) {
   std::vector<bool> said;
-  engine_.publish.Answer([&](auto call) {
+  engine_.verb<PublishArgs>().Answer([&](auto call) {
     said.push_back(call.args.expected.has_value());
     if (said.back()) {
       EXPECT_THAT(*call.args.expected, Each(0x5a));
@@ -294,7 +294,7 @@ TEST_F(PublishTest, WhatItMustBeReachesTheEngine) {
   const grpc::Status status = Publish({image}, true, 0, std::string(31, 0x5a));
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(status.error_message(), HasSubstr("SHA-256, of 32"));
-  EXPECT_EQ(engine_.publish.calls(), 2u);
+  EXPECT_EQ(engine_.verb<PublishArgs>().calls(), 2u);
 }
 
 TEST_F(PublishTest, OtherLengthsThanTheHeaderSaysAreRefused) {
@@ -306,7 +306,7 @@ TEST_F(PublishTest, OtherLengthsThanTheHeaderSaysAreRefused) {
   EXPECT_THAT(status.error_message(), HasSubstr("4095 of 4096"));
   status = Publish({"x"}, /*with_header=*/false);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_EQ(engine_.publish.calls(), 0u);
+  EXPECT_EQ(engine_.verb<PublishArgs>().calls(), 0u);
 }
 
 TEST_F(PublishTest, ImagesOnTheirWayAreBoundedTogether) {
@@ -315,7 +315,7 @@ TEST_F(PublishTest, ImagesOnTheirWayAreBoundedTogether) {
   Serve(options);
   grpc::Status first;
   std::thread publisher([&] { first = Publish({std::string(4096, 'x')}); });
-  auto waiting = engine_.publish.Next();
+  auto waiting = engine_.verb<PublishArgs>().Next();
   const grpc::Status second = Publish({std::string(4096, 'y')});
   EXPECT_EQ(second.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(second.error_message(), HasSubstr("4096 bytes of others"));
@@ -325,7 +325,8 @@ TEST_F(PublishTest, ImagesOnTheirWayAreBoundedTogether) {
   publisher.join();
   EXPECT_TRUE(first.ok());
   // All is given back, if perhaps after the caller has its answer.
-  engine_.publish.Answer([](auto call) { call.done(MakeModel("m", {"g"})); });
+  engine_.verb<PublishArgs>().Answer(
+      [](auto call) { call.done(MakeModel("m", {"g"})); });
   while (!Publish({std::string(4096, 'z')}).ok()) std::this_thread::yield();
 }
 
@@ -335,7 +336,7 @@ TEST_F(WorkerTest, JoinedTensorsReachTheEngine) {
   RpcOptions options;
   options.model_roots = {folder.path()};
   Serve(options);
-  engine_.register_model.Answer([](auto call) {
+  engine_.verb<RegisterModelArgs>().Answer([](auto call) {
     ASSERT_EQ(call.args.joined.size(), 1u);
     EXPECT_EQ(call.args.joined[0].name, "x");
     ASSERT_EQ(call.args.joined[0].parts.size(), 1u);
@@ -354,7 +355,7 @@ TEST_F(WorkerTest, JoinedTensorsReachTheEngine) {
   grpc::ClientContext context;
   const grpc::Status status = worker_->RegisterModel(&context, request, &model);
   EXPECT_TRUE(status.ok()) << status.error_message();
-  EXPECT_EQ(engine_.register_model.calls(), 1u);
+  EXPECT_EQ(engine_.verb<RegisterModelArgs>().calls(), 1u);
 }
 
 TEST_F(WorkerTest, RegisterByPathNeedsModelRoots) {
@@ -368,5 +369,4 @@ TEST_F(WorkerTest, RegisterByPathNeedsModelRoots) {
   EXPECT_THAT(status.error_message(), HasSubstr("models.roots"));
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::worker_test

@@ -10,8 +10,7 @@
 #include "tests/support/raw_session.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd::testing {
-namespace {
+namespace hoistd::testing::connection_test {
 
 using ::testing::HasSubstr;
 
@@ -164,5 +163,4 @@ TEST_F(ConnectionTest, AdmitsUpToItsLimitsAndAgainOnceFinished) {
   EXPECT_OK(connection.Admit(1));
 }
 
-}  // namespace
-}  // namespace hoistd::testing
+}  // namespace hoistd::testing::connection_test

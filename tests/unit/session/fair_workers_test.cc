@@ -10,9 +10,9 @@
 #include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::fair_workers_test {
 
 using ::testing::ElementsAre;
 
@@ -20,7 +20,8 @@ TEST(FairWorkers, UsersHaveTheirTurnsAndEachHasAnOrder) {
   absl::Mutex mu;
   std::vector<std::string> done;
   absl::Notification go;
-  FairWorkers workers(1);
+  FairWorkers workers;
+  ASSERT_OK(workers.Start(1));
   const auto post = [&](uint32_t uid, const std::string& what) {
     workers.Post(User(uid), [&, what] {
       absl::MutexLock lock(&mu);
@@ -39,7 +40,8 @@ TEST(FairWorkers, UsersHaveTheirTurnsAndEachHasAnOrder) {
 }
 
 TEST(FairWorkers, AUserHasOneThreadAtATimeAndAnotherIsServedMeanwhile) {
-  FairWorkers workers(2);
+  FairWorkers workers;
+  ASSERT_OK(workers.Start(2));
   absl::Notification go, second_ran, other_ran;
   workers.Post(User(1), [&] { go.WaitForNotification(); });
   workers.Post(User(1), [&] { second_ran.Notify(); });
@@ -53,7 +55,8 @@ TEST(FairWorkers, AUserHasOneThreadAtATimeAndAnotherIsServedMeanwhile) {
 TEST(FairWorkers, StopWaitsForWhatHasBegunAndDropsTheRest) {
   absl::Notification began;
   bool ended = false, ran = false;
-  FairWorkers workers(1);
+  FairWorkers workers;
+  ASSERT_OK(workers.Start(1));
   auto held = std::make_shared<int>(7);
   const std::weak_ptr<int> dropped = held;
   // Posts what then waits, so that Stop cannot come too early.
@@ -72,5 +75,4 @@ TEST(FairWorkers, StopWaitsForWhatHasBegunAndDropsTheRest) {
   EXPECT_FALSE(ran);
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::fair_workers_test

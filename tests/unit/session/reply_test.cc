@@ -11,8 +11,7 @@
 #include "tests/support/raw_session.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd::testing {
-namespace {
+namespace hoistd::testing::reply_test {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -31,7 +30,7 @@ TEST(OwnGrant, CopiesDescriptorsAndKeepsTheEnginesOpen) {
   use.share.fd = slab.get();
   grant.new_slabs = {use, use};
   {
-    ASSERT_OK_AND_ASSIGN(const OwnedGrant owned, OwnGrant(std::move(grant)));
+    ASSERT_OK_AND_ASSIGN(const Owned<LeaseGrant> owned, Own(std::move(grant)));
     ASSERT_EQ(owned.fds.size(), 2u);
     EXPECT_EQ(owned.grant.new_slabs[1].share.fd, owned.fds[1].get());
     EXPECT_NE(owned.fds[0].get(), slab.get());
@@ -49,7 +48,7 @@ TEST(OwnGrant, ADescriptorThatCannotBeCopiedLeaksNone) {
   good.share.fd = slab.get();
   bad.share.fd = 1'000'000'000;
   grant.new_slabs = {good, bad};
-  EXPECT_FALSE(OwnGrant(std::move(grant)).ok());
+  EXPECT_FALSE(Own(std::move(grant)).ok());
   EXPECT_EQ(OpenFdCount(), before);
 }
 
@@ -83,10 +82,10 @@ OpenedPlan Streaming(std::vector<SlabUse> slabs) {
   return opened;
 }
 
-Reply ReplyOf(OwnedPlan owned) {
+Reply ReplyOf(Owned<PlanGrant> owned) {
   Reply reply;
   reply.ticket.request_id = 6;
-  reply.plan = std::make_unique<OwnedPlan>(std::move(owned));
+  reply.body = std::move(owned);
   return reply;
 }
 
@@ -97,7 +96,7 @@ TEST(OwnPlan, CopiesTheSlabsAndTakesTheLanesOwnDescriptors) {
     OpenedPlan opened =
         Streaming({MemfdSlab(1, slab.get()), MemfdSlab(2, slab.get())});
     const int lane = opened.lane.get(), wake = opened.wake.get();
-    ASSERT_OK_AND_ASSIGN(const OwnedPlan owned, OwnPlan(std::move(opened)));
+    ASSERT_OK_AND_ASSIGN(const Owned<PlanGrant> owned, Own(std::move(opened)));
     ASSERT_EQ(owned.fds.size(), 4u);
     EXPECT_NE(owned.fds[0].get(), slab.get());
     EXPECT_NE(fcntl(owned.fds[1].get(), F_GETFD) & FD_CLOEXEC, 0);
@@ -113,9 +112,9 @@ TEST(OwnPlan, CopiesTheSlabsAndTakesTheLanesOwnDescriptors) {
 TEST(OwnPlan, ADescriptorThatCannotBeCopiedLeaksNone) {
   const hoist::UniqueFd slab = Null();
   const size_t before = OpenFdCount();
-  EXPECT_THAT(OwnPlan(Streaming(
-                  {MemfdSlab(1, slab.get()), MemfdSlab(2, 1'000'000'000)})),
-              Not(IsOk()));
+  EXPECT_THAT(
+      Own(Streaming({MemfdSlab(1, slab.get()), MemfdSlab(2, 1'000'000'000)})),
+      Not(IsOk()));
   EXPECT_EQ(OpenFdCount(), before);
 }
 
@@ -124,22 +123,22 @@ TEST(OwnPlan, ARingInMoreSlabsThanAMessageCarriesIsRefusedWithoutLeaks) {
   const hoist::UniqueFd slab = Null();
   const size_t before = OpenFdCount();
   std::vector<SlabUse> slabs(kMaxSlabFdsPerLease - 1, MemfdSlab(1, slab.get()));
-  EXPECT_THAT(OwnPlan(Streaming(slabs)),
+  EXPECT_THAT(Own(Streaming(slabs)),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        HasSubstr("larger slabs")));
   EXPECT_EQ(OpenFdCount(), before);
   slabs.pop_back();
   // What has no descriptor takes no place.
   slabs.resize(slabs.size() + 100, IpcSlab(2));
-  ASSERT_OK_AND_ASSIGN(const OwnedPlan owned, OwnPlan(Streaming(slabs)));
+  ASSERT_OK_AND_ASSIGN(const Owned<PlanGrant> owned, Own(Streaming(slabs)));
   EXPECT_EQ(owned.fds.size(), kMaxSlabFdsPerLease);
 }
 
 TEST(EncodeReply, APlansDescriptorsAreItsSlabsThenTheLaneThenItsWake) {
   const hoist::UniqueFd slab = Null();
-  ASSERT_OK_AND_ASSIGN(OwnedPlan owned,
-                       OwnPlan(Streaming({MemfdSlab(1, slab.get()), IpcSlab(2),
-                                          MemfdSlab(3, slab.get())})));
+  ASSERT_OK_AND_ASSIGN(Owned<PlanGrant> owned,
+                       Own(Streaming({MemfdSlab(1, slab.get()), IpcSlab(2),
+                                      MemfdSlab(3, slab.get())})));
   std::vector<int> want;
   for (const hoist::UniqueFd& fd : owned.fds) want.push_back(fd.get());
   const Outbound packet = EncodeReply(ReplyOf(std::move(owned)));
@@ -159,7 +158,7 @@ TEST(EncodeReply, APlansDescriptorsAreItsSlabsThenTheLaneThenItsWake) {
 }
 
 TEST(EncodeReply, ALaneWithoutNewSlabsComesFirst) {
-  ASSERT_OK_AND_ASSIGN(OwnedPlan owned, OwnPlan(Streaming({})));
+  ASSERT_OK_AND_ASSIGN(Owned<PlanGrant> owned, Own(Streaming({})));
   const Outbound packet = EncodeReply(ReplyOf(std::move(owned)));
   EXPECT_EQ(packet.fds.size(), 2u);
   EXPECT_EQ(Parse(packet).plan().lane_fd_index(), 0u);
@@ -170,7 +169,7 @@ TEST(EncodeReply, APlanOfResidentsHasNoLaneAndNoDescriptors) {
   OpenedPlan opened;
   opened.grant.id = PlanId(8);
   opened.grant.groups = {{GroupIndex(4), true, {}, 4096}};
-  ASSERT_OK_AND_ASSIGN(OwnedPlan owned, OwnPlan(std::move(opened)));
+  ASSERT_OK_AND_ASSIGN(Owned<PlanGrant> owned, Own(std::move(opened)));
   EXPECT_TRUE(owned.fds.empty());
   const Outbound packet = EncodeReply(ReplyOf(std::move(owned)));
   EXPECT_TRUE(packet.fds.empty());
@@ -200,5 +199,4 @@ TEST(EncodeReply, AnOkWithoutAValueHasNoBody) {
   EXPECT_EQ(message.body_case(), hoist::v1::DaemonMessage::BODY_NOT_SET);
 }
 
-}  // namespace
-}  // namespace hoistd::testing
+}  // namespace hoistd::testing::reply_test

@@ -4,22 +4,75 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <utility>
+#include <variant>
+#include <vector>
+
 #include "daemon/base/check.h"
 #include "daemon/convert/types_convert.h"
 #include "hoist/shared/packet_socket.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd::testing {
-namespace {
+namespace hoistd::testing::request_convert_test {
 
+using ::hoist::v1::ClientMessage;
+using ::hoist::v1::OpenPermitRequest;
 using ::hoist::v1::PrefetchRequest;
 using ::hoist::v1::PublishRequest;
+using ::hoist::v1::ReadImageRequest;
 using ::hoist::v1::RegisterModelRequest;
+using ::hoist::v1::ReleaseRequest;
 using ::hoist::v1::SetPlanRequest;
+using ::hoist::v1::StageRequest;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+
+// A request by way of the message that carries it.
+template <typename Args, typename Request>
+absl::StatusOr<Args> Convert(Request* (ClientMessage::*field)(),
+                             const Request& request,
+                             std::vector<hoist::UniqueFd> fds = {}) {
+  ClientMessage message;
+  *(message.*field)() = request;
+  absl::StatusOr<SessionRequest> converted =
+      RequestFromProto(message, std::move(fds));
+  if (!converted.ok()) return converted.status();
+  return std::get<Args>(*std::move(converted));
+}
+
+absl::StatusOr<RegisterModelArgs> RegisterModelFromProto(
+    const RegisterModelRequest& request, std::vector<hoist::UniqueFd> fds) {
+  return Convert<RegisterModelArgs>(&ClientMessage::mutable_register_model,
+                                    request, std::move(fds));
+}
+absl::StatusOr<PublishArgs> PublishFromProto(const PublishRequest& request,
+                                             std::vector<hoist::UniqueFd> fds) {
+  return Convert<PublishArgs>(&ClientMessage::mutable_publish, request,
+                              std::move(fds));
+}
+absl::StatusOr<ReadImageArgs> ReadImageFromProto(
+    const ReadImageRequest& request, std::vector<hoist::UniqueFd> fds) {
+  return Convert<ReadImageArgs>(&ClientMessage::mutable_read_image, request,
+                                std::move(fds));
+}
+absl::StatusOr<PrefetchArgs> PrefetchFromProto(const PrefetchRequest& request) {
+  return Convert<PrefetchArgs>(&ClientMessage::mutable_prefetch, request);
+}
+absl::StatusOr<StageArgs> StageFromProto(const StageRequest& request) {
+  return Convert<StageArgs>(&ClientMessage::mutable_stage, request);
+}
+absl::StatusOr<ReleaseArgs> ReleaseFromProto(const ReleaseRequest& request) {
+  return Convert<ReleaseArgs>(&ClientMessage::mutable_release, request);
+}
+absl::StatusOr<SetPlanArgs> SetPlanFromProto(const SetPlanRequest& request) {
+  return Convert<SetPlanArgs>(&ClientMessage::mutable_set_plan, request);
+}
+absl::StatusOr<OpenPermitArgs> OpenPermitFromProto(
+    const OpenPermitRequest& request) {
+  return Convert<OpenPermitArgs>(&ClientMessage::mutable_open_permit, request);
+}
 
 std::vector<hoist::UniqueFd> Fds(int count, int flags = O_RDONLY) {
   std::vector<hoist::UniqueFd> fds;
@@ -247,8 +300,8 @@ TEST(StageFromProto, ADeadlineOfForeverIsCutToTheLongestOne) {
 TEST(ReleaseFromProto, TakesAsManyLeasesAsAllowedAndNotOneMore) {
   hoist::v1::ReleaseRequest request;
   for (int i = 0; i < kMaxLeasesPerRelease; ++i) request.add_lease_ids(i);
-  ASSERT_OK_AND_ASSIGN(const auto leases, ReleaseFromProto(request));
-  EXPECT_EQ(leases.size(), static_cast<size_t>(kMaxLeasesPerRelease));
+  ASSERT_OK_AND_ASSIGN(const auto args, ReleaseFromProto(request));
+  EXPECT_EQ(args.leases.size(), static_cast<size_t>(kMaxLeasesPerRelease));
   request.add_lease_ids(1);
   EXPECT_THAT(ReleaseFromProto(request), StatusIs(kInvalid));
 }
@@ -281,19 +334,19 @@ TEST(SetPlanFromProto, EveryFieldReachesTheEngine) {
   EXPECT_EQ(args.share.max_bytes_per_second, 99u);
 }
 
-TEST(OpenCopierFromProto, EveryFieldReachesTheEngine) {
-  hoist::v1::OpenCopierRequest request;
+TEST(OpenPermitFromProto, EveryFieldReachesTheEngine) {
+  hoist::v1::OpenPermitRequest request;
   request.set_device(3);
   request.mutable_share()->set_weight(5);
   request.mutable_share()->set_priority(-2);
   request.mutable_share()->set_max_bytes_per_second(99);
-  ASSERT_OK_AND_ASSIGN(const OpenCopierArgs args, OpenCopierFromProto(request));
+  ASSERT_OK_AND_ASSIGN(const OpenPermitArgs args, OpenPermitFromProto(request));
   EXPECT_EQ(args.device, DeviceIndex(3));
   EXPECT_EQ(args.share.weight, 5u);
   EXPECT_EQ(args.share.priority, -2);
   EXPECT_EQ(args.share.max_bytes_per_second, 99u);
   request.mutable_share()->set_weight(1001);
-  EXPECT_THAT(OpenCopierFromProto(request),
+  EXPECT_THAT(OpenPermitFromProto(request),
               StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
@@ -340,5 +393,4 @@ TEST(SetPlanFromProto, SharesOutOfBoundsAreRefused) {
               StatusIs(kInvalid, HasSubstr("priority")));
 }
 
-}  // namespace
-}  // namespace hoistd::testing
+}  // namespace hoistd::testing::request_convert_test

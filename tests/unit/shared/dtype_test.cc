@@ -6,8 +6,7 @@
 #include <set>
 #include <string>
 
-namespace hoist {
-namespace {
+namespace hoist::dtype_test {
 
 // What safetensors 0.8 has, by its own table.
 const std::map<std::string, int>& Safetensors() {
@@ -56,5 +55,4 @@ TEST(DType, WhatIsNoTypeIsNone) {
   EXPECT_EQ(BitsOf(DType::kUnspecified), 0);
 }
 
-}  // namespace
-}  // namespace hoist
+}  // namespace hoist::dtype_test

@@ -6,8 +6,7 @@
 #include <random>
 #include <vector>
 
-namespace hoist {
-namespace {
+namespace hoist::image_layout_test {
 
 uint64_t Seed() {
   const char* seed = std::getenv("HOIST_TEST_SEED");
@@ -81,5 +80,4 @@ TEST(AlignUp, RoundsUpOrOverflows) {
   EXPECT_EQ(AlignUp(UINT64_MAX - 255, 256), UINT64_MAX - 255);
 }
 
-}  // namespace
-}  // namespace hoist
+}  // namespace hoist::image_layout_test

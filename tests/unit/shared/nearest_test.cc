@@ -2,8 +2,7 @@
 
 #include "gtest/gtest.h"
 
-namespace hoist {
-namespace {
+namespace hoist::nearest_test {
 
 TEST(Nearest, DistanceCountsWhatIsPutInLeftOutAndExchanged) {
   EXPECT_EQ(EditDistance("", ""), 0u);
@@ -24,5 +23,4 @@ TEST(Nearest, NameIsTheOneWithFewestChangesOrNone) {
   EXPECT_EQ(NearestName(std::string(1000, 's'), names), "");
 }
 
-}  // namespace
-}  // namespace hoist
+}  // namespace hoist::nearest_test

@@ -15,8 +15,7 @@
 
 #include "hoist/shared/wire.h"
 
-namespace hoist {
-namespace {
+namespace hoist::packet_socket_test {
 
 int OpenFds() {
   DIR* dir = opendir("/proc/self/fd");
@@ -203,7 +202,7 @@ TEST_F(PacketSocketTest, HoistdSaysWhichVersionsItServes) {
     const std::string& why = packet.status().message();
     EXPECT_NE(why.find("protocol " + std::to_string(version) + ","),
               std::string::npos);
-    EXPECT_NE(why.find(WhatIsServed()), std::string::npos);
+    EXPECT_NE(why.find(ServedVersions()), std::string::npos);
   }
   EXPECT_EQ(ServiceFor(kProtocolVersion), Service::kGoesOn);
 }
@@ -275,5 +274,4 @@ TEST(Memfd, SealsForbidEveryChange) {
   EXPECT_EQ(ftruncate(fd.get(), 8192), -1);
 }
 
-}  // namespace
-}  // namespace hoist
+}  // namespace hoist::packet_socket_test

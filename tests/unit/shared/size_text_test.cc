@@ -3,8 +3,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace hoist {
-namespace {
+namespace hoist::size_text_test {
 
 using ::testing::Eq;
 using ::testing::Optional;
@@ -62,5 +61,4 @@ TEST(SizeText, IsReadAsTheSame) {
   }
 }
 
-}  // namespace
-}  // namespace hoist
+}  // namespace hoist::size_text_test

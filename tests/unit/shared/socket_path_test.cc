@@ -10,8 +10,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/temp_dir.h"
 
-namespace hoist {
-namespace {
+namespace hoist::socket_path_test {
 
 using ::hoistd::testing::TempDir;
 using ::testing::Contains;
@@ -92,5 +91,4 @@ TEST(GrpcSocket, LiesBesideTheSessions) {
   EXPECT_EQ(GrpcSocketBeside("/a/b"), "/a/b.grpc.sock");
 }
 
-}  // namespace
-}  // namespace hoist
+}  // namespace hoist::socket_path_test

@@ -8,8 +8,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::description_test {
 
 using ::hoistd::testing::StatusIs;
 using ::testing::SizeIs;
@@ -101,5 +100,4 @@ TEST(Description, WhatNoImageCanBeIsDataLoss) {
   EXPECT_THAT(decode(meta), StatusIs(absl::StatusCode::kDataLoss));
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::description_test

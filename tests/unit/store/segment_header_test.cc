@@ -8,17 +8,25 @@
 #include "gtest/gtest.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::segment_header_test {
 
 using ::hoistd::testing::StatusIs;
 using ::testing::HasSubstr;
 
 constexpr uint64_t kImageBytes = 300 * kBlockBytes + 4096;
 
+std::vector<std::byte> MakeDescription() {
+  std::vector<std::byte> description(5000);
+  for (size_t i = 0; i < description.size(); ++i) {
+    description[i] = static_cast<std::byte>(i * 7);
+  }
+  return description;
+}
+
 SegmentHeader MakeHeader() {
   SegmentHeader header = {.image_bytes = kImageBytes,
-                          .group_fingerprint = {1, 2, 3}};
+                          .group_fingerprint = {1, 2, 3},
+                          .description = MakeDescription()};
   header.blocks.resize(BlockCount(kImageBytes));
   for (size_t i = 0; i < header.blocks.size(); ++i) {
     header.blocks[i][0] = static_cast<uint8_t>(i);
@@ -39,49 +47,57 @@ TEST(SegmentHeader, SizesAreWholePagesAndCountTheShortBlock) {
   EXPECT_EQ(BlockCount(4096), 1u);
   EXPECT_EQ(BlockCount(kBlockBytes), 1u);
   EXPECT_EQ(BlockCount(kBlockBytes + 4096), 2u);
-  EXPECT_EQ(SegmentHeaderBytes(0), 4096u);
-  EXPECT_EQ(SegmentHeaderBytes(252 * kBlockBytes), 4096u);
-  EXPECT_EQ(SegmentHeaderBytes(253 * kBlockBytes), 8192u);
+  EXPECT_EQ(SegmentHeaderBytes(0, 1), 4096u);
+  EXPECT_EQ(SegmentHeaderBytes(250 * kBlockBytes, 24), 4096u);
+  EXPECT_EQ(SegmentHeaderBytes(250 * kBlockBytes, 25), 8192u);
+  EXPECT_EQ(SegmentHeaderBytes(251 * kBlockBytes, 24), 8192u);
+}
+
+std::vector<std::byte> Encoded(Fingerprint& hash) {
+  const SegmentHeader header = MakeHeader();
+  std::vector<std::byte> bytes(
+      SegmentHeaderBytes(kImageBytes, header.description.size()));
+  hash = EncodeSegmentHeader(header, bytes);
+  return bytes;
+}
+
+void MakeChecksumRight(std::vector<std::byte>& bytes) {
+  std::memset(&bytes[48], 0, 16);
+  const Hash128 hash = Xxh3(bytes);
+  std::memcpy(&bytes[48], hash.data(), hash.size());
 }
 
 TEST(SegmentHeader, WhatWasEncodedIsDecoded) {
   const SegmentHeader header = MakeHeader();
-  std::vector<std::byte> bytes(SegmentHeaderBytes(kImageBytes));
-  const Fingerprint hash = EncodeSegmentHeader(header, bytes);
+  Fingerprint hash;
+  const std::vector<std::byte> bytes = Encoded(hash);
   ASSERT_OK_AND_ASSIGN(const SegmentHeader back,
-                       DecodeSegmentHeader(bytes, kImageBytes, hash));
+                       DecodeSegmentHeader(bytes, hash));
   EXPECT_EQ(back.image_bytes, header.image_bytes);
   EXPECT_EQ(back.group_fingerprint, header.group_fingerprint);
   EXPECT_EQ(back.blocks, header.blocks);
-}
-
-std::vector<std::byte> MakeDescription() {
-  std::vector<std::byte> description(5000);
-  for (size_t i = 0; i < description.size(); ++i) {
-    description[i] = static_cast<std::byte>(i * 7);
-  }
-  return description;
-}
-
-TEST(SegmentHeader, TheDescriptionIsFoundWithoutARow) {
-  SegmentHeader header = MakeHeader();
-  header.description = MakeDescription();
-  const uint64_t size = SegmentHeaderBytes(kImageBytes, 5000);
-  EXPECT_EQ(size, 12288u);
-  std::vector<std::byte> bytes(size);
-  const Fingerprint hash = EncodeSegmentHeader(header, bytes);
-  EXPECT_THAT(
-      FindSegmentHeaderBytes(std::span(bytes).first(64), size + kImageBytes),
-      testing::IsOk());
-  EXPECT_THAT(FindSegmentHeaderBytes(std::span(bytes).first(64),
-                                     size + kImageBytes - 1),
-              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("instead of")));
+  EXPECT_EQ(back.description, header.description);
   ASSERT_OK_AND_ASSIGN(const FoundSegment found, FindSegmentHeader(bytes));
-  EXPECT_EQ(found.header.description, header.description);
-  EXPECT_EQ(found.header.blocks, header.blocks);
   EXPECT_EQ(found.header_hash, hash);
-  EXPECT_THAT(FindSegmentHeader(std::span(bytes).first(size - 4096)),
+  EXPECT_EQ(found.header.description, header.description);
+}
+
+TEST(SegmentHeader, ItsStartSaysHowLongItIs) {
+  Fingerprint hash;
+  const std::vector<std::byte> bytes = Encoded(hash);
+  const auto start = std::span(bytes).first(64);
+  EXPECT_EQ(bytes.size(), 12288u);
+  EXPECT_EQ(*FindSegmentHeaderBytes(start, bytes.size() + kImageBytes), 12288u);
+  EXPECT_EQ(*FindSegmentHeaderBytes(start, bytes.size()), 12288u);
+  EXPECT_THAT(FindSegmentHeaderBytes(start, bytes.size() - 1),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("12287 bytes")));
+  EXPECT_THAT(FindSegmentHeaderBytes(start.first(63), bytes.size()),
               StatusIs(absl::StatusCode::kDataLoss));
+}
+
+TEST(SegmentHeader, EveryFlippedBitIsDataLoss) {
+  Fingerprint hash;
+  std::vector<std::byte> bytes = Encoded(hash);
   for (size_t at = 0; at < bytes.size(); ++at) {
     bytes[at] ^= std::byte{0x10};
     EXPECT_THAT(FindSegmentHeader(bytes), StatusIs(absl::StatusCode::kDataLoss))
@@ -90,29 +106,35 @@ TEST(SegmentHeader, TheDescriptionIsFoundWithoutARow) {
   }
 }
 
-TEST(SegmentHeader, EveryFlippedBitIsDataLoss) {
-  std::vector<std::byte> bytes(SegmentHeaderBytes(kImageBytes));
-  const Fingerprint hash = EncodeSegmentHeader(MakeHeader(), bytes);
-  for (size_t at = 0; at < bytes.size(); ++at) {
-    bytes[at] ^= std::byte{0x10};
-    EXPECT_THAT(DecodeSegmentHeader(bytes, kImageBytes, hash),
-                StatusIs(absl::StatusCode::kDataLoss))
-        << "byte " << at;
-    bytes[at] ^= std::byte{0x10};
+TEST(SegmentHeader, APartOfOneOrAnotherFilesIsDataLoss) {
+  Fingerprint hash;
+  const std::vector<std::byte> bytes = Encoded(hash);
+  for (const size_t size :
+       {size_t{0}, size_t{63}, size_t{64}, size_t{4096}, bytes.size() - 4096}) {
+    EXPECT_THAT(DecodeSegmentHeader(std::span(bytes).first(size), hash),
+                StatusIs(absl::StatusCode::kDataLoss));
   }
+  hash[0] ^= 1;
+  EXPECT_THAT(DecodeSegmentHeader(bytes, hash),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       HasSubstr("not the file that was written here")));
 }
 
-TEST(SegmentHeader, AnotherSizeOrAnotherFileIsDataLoss) {
-  std::vector<std::byte> bytes(SegmentHeaderBytes(kImageBytes));
-  Fingerprint hash = EncodeSegmentHeader(MakeHeader(), bytes);
-  EXPECT_THAT(DecodeSegmentHeader(bytes, kImageBytes + 4096, hash),
-              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("speaks of")));
-  EXPECT_THAT(DecodeSegmentHeader(std::span(bytes).first(63), 0, hash),
+TEST(SegmentHeader, ANewerVersionIsToldFromDamageByItsChecksum) {
+  Fingerprint hash;
+  std::vector<std::byte> bytes = Encoded(hash);
+  bytes[8] = std::byte{3};
+  EXPECT_THAT(FindSegmentHeader(bytes), StatusIs(absl::StatusCode::kDataLoss));
+  MakeChecksumRight(bytes);
+  EXPECT_THAT(FindSegmentHeader(bytes),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("its version is 3, not 2")));
+  // Whoever knows what it should be is served no other.
+  EXPECT_THAT(DecodeSegmentHeader(bytes, hash),
               StatusIs(absl::StatusCode::kDataLoss));
-  hash[0] ^= 1;
-  EXPECT_THAT(DecodeSegmentHeader(bytes, kImageBytes, hash),
-              StatusIs(absl::StatusCode::kDataLoss,
-                       HasSubstr("not the file that the catalogue knows")));
+  bytes[8] = std::byte{1};
+  MakeChecksumRight(bytes);
+  EXPECT_THAT(FindSegmentHeader(bytes), StatusIs(absl::StatusCode::kDataLoss));
 }
 
 TEST(SegmentHeader, TheDamagedBlockIsNamed) {
@@ -130,5 +152,4 @@ TEST(SegmentHeader, TheDamagedBlockIsNamed) {
   EXPECT_OK(CheckBlocks(header, 0, std::span(image).first(2 * kBlockBytes)));
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::segment_header_test

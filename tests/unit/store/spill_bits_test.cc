@@ -1,5 +1,6 @@
-// Bits flip in the catalogue, its WAL and segment headers, one at a time: a
-// start must come about, and what it lists be what was put, or be named.
+// Bits flip in segment headers, in reasons and in the roll of models, one at a
+// time: a start must come about, and what it lists be what was put, or be
+// named.
 #include <stdlib.h>
 
 #include <cstdint>
@@ -14,13 +15,13 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "daemon/store/description.h"
 #include "daemon/store/segment_header.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/spill_fixture.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::spill_bits_test {
 
 using ::hoistd::testing::CheckSpilled;
 using ::hoistd::testing::PutAndWait;
@@ -93,8 +94,8 @@ class SpillBitsTest : public SpillTest {
     return image;
   }
   // Leaves models with several groups, one of them in quarantine, and one
-  // that was removed. `crashed`: as they are while a store is open.
-  void MakeStore(bool crashed) {
+  // that was removed.
+  void MakeStore() {
     ASSERT_OK_AND_ASSIGN(auto store, Open());
     for (uint64_t seed = 1; seed <= 6; ++seed) {
       images_.push_back(Image(seed));
@@ -103,15 +104,16 @@ class SpillBitsTest : public SpillTest {
     std::filesystem::resize_file(Path(SpillId(2)), 4096);
     ASSERT_FALSE(CheckSpilled(*store, SpillId(2), images_[1]).ok());
     ASSERT_OK(RemoveAndWait(*store, SpillId(4)));
+    store->NoteModel(User(7), "model-1", 5);
     before_ = store->List();
-    if (crashed) files_ = SnapshotOf(dir_);
     store.reset();
-    if (!crashed) files_ = SnapshotOf(dir_);
+    files_ = SnapshotOf(dir_);
   }
   void Restore(const std::string& flipped, uint64_t bit) {
     std::filesystem::remove_all(dir_);
     std::filesystem::create_directories(dir_ + "/images");
     std::filesystem::create_directories(dir_ + "/quarantine");
+    std::filesystem::create_directories(dir_ + "/models");
     for (const auto& [name, bytes] : files_) {
       std::ofstream file(dir_ + "/" + name, std::ios::binary);
       if (name != flipped) {
@@ -220,54 +222,56 @@ class SpillBitsTest : public SpillTest {
   std::vector<SpillRecord> before_;
 };
 
-TEST_F(SpillBitsTest, OfTheCatalogueAreFoundOrChangeNothing) {
-  MakeStore(/*crashed=*/false);
-  ASSERT_EQ(files_["catalogue.db-wal"].size(), 0u);
-  const uint64_t bytes = files_["catalogue.db"].size();
-  ASSERT_GT(bytes, 20'000u);
-  // SQLite's own header is of 100 bytes, followed by the first page's.
-  const auto bits = BitsOf(bytes, 112, 1200);
-  const Outcome outcome = FlipAll("catalogue.db", bits);
-  ExpectNothingSilent(outcome, bits.size());
-  EXPECT_GT(outcome.said, bits.size() / 4);
-}
-
-TEST_F(SpillBitsTest, OfTheWalAfterACrashAreFoundOrChangeNothing) {
-  MakeStore(/*crashed=*/true);
-  const uint64_t bytes = files_["catalogue.db-wal"].size();
-  ASSERT_GT(bytes, 20'000u);
-  // The WAL's header and its first frame's.
-  const auto bits = BitsOf(bytes, 56, 600);
-  const Outcome outcome = FlipAll("catalogue.db-wal", bits);
-  ExpectNothingSilent(outcome, bits.size());
-  EXPECT_GT(outcome.said, bits.size() / 4);
-  const auto beneath = BitsOf(files_["catalogue.db"].size(), 100, 100);
-  ExpectNothingSilent(FlipAll("catalogue.db", beneath), beneath.size());
-}
-
-TEST_F(SpillBitsTest, OfASegmentHeaderAreFoundWithAndWithoutItsRow) {
-  MakeStore(/*crashed=*/false);
-  const auto bits = BitsOf(SegmentHeaderBytes(4096), 64, 300);
-  ExpectNothingSilent(FlipAll("images/3.img", bits), bits.size());
-  files_.erase("catalogue.db");
-  files_.erase("catalogue.db-wal");
+TEST_F(SpillBitsTest, OfASegmentHeaderAreFound) {
+  MakeStore();
+  const uint64_t bytes = SegmentHeaderBytes(images_[2].image.size(),
+                                            DescriptionBytes(*images_[2].meta));
+  ASSERT_EQ(bytes, 4096u);
+  const auto bits = BitsOf(bytes, 96, 400);
   const Outcome outcome = FlipAll("images/3.img", bits);
   ExpectNothingSilent(outcome, bits.size());
   EXPECT_EQ(outcome.said, bits.size());
 }
 
-TEST_F(SpillBitsTest, NoneFlippedIsNothingSaid) {
-  for (const bool crashed : {false, true}) {
-    MakeStore(crashed);
-    Restore("", 0);
+TEST_F(SpillBitsTest, OfAHeaderInQuarantineAreFound) {
+  MakeStore();
+  const auto bits = BitsOf(4096, 64, 100);
+  const Outcome outcome = FlipAll("quarantine/2.img", bits);
+  ExpectNothingSilent(outcome, bits.size());
+  EXPECT_EQ(outcome.said, bits.size());
+}
+
+TEST_F(SpillBitsTest, OfAReasonLeaveItsImageInQuarantine) {
+  MakeStore();
+  const uint64_t bytes = files_["quarantine/2.why"].size();
+  ASSERT_GT(bytes, 10u);
+  for (const uint64_t bit : BitsOf(bytes, bytes, 0)) {
+    Restore("quarantine/2.why", bit);
     ASSERT_OK_AND_ASSIGN(auto store, Open());
-    EXPECT_THAT(store->notes(), IsEmpty());
-    EXPECT_TRUE(IsHonest(*store));
-    store.reset();
-    std::filesystem::remove_all(dir_);
-    images_.clear();
+    const auto now = store->List();
+    ASSERT_EQ(now.size(), before_.size());
+    EXPECT_TRUE(SameImage(now[1], before_[1]));
+    EXPECT_NE(now[1].quarantined, "") << "bit " << bit;
   }
 }
 
-}  // namespace
-}  // namespace hoistd
+TEST_F(SpillBitsTest, OfTheRollOfModelsAreFound) {
+  MakeStore();
+  const auto roll = files_.lower_bound("models/");
+  ASSERT_NE(roll, files_.end());
+  const auto bits = BitsOf(roll->second.size(), roll->second.size(), 0);
+  const Outcome outcome = FlipAll(roll->first, bits);
+  ExpectNothingSilent(outcome, bits.size());
+  EXPECT_EQ(outcome.said, bits.size());
+}
+
+TEST_F(SpillBitsTest, NoneFlippedIsNothingSaid) {
+  MakeStore();
+  Restore("", 0);
+  ASSERT_OK_AND_ASSIGN(auto store, Open());
+  EXPECT_THAT(store->notes(), IsEmpty());
+  EXPECT_TRUE(IsHonest(*store));
+  EXPECT_EQ(store->models().size(), 1u);
+}
+
+}  // namespace hoistd::spill_bits_test

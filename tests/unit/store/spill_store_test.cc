@@ -14,8 +14,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/spill_fixture.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::spill_store_test {
 
 using ::hoistd::testing::CheckSpilled;
 using ::hoistd::testing::FilesIn;
@@ -27,21 +26,13 @@ using ::hoistd::testing::SpillTest;
 using ::hoistd::testing::StatusIs;
 using ::hoistd::testing::VerifyAndWait;
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 class SpillStoreTest : public SpillTest {
  protected:
-  void Flip(const std::string& path, uint64_t at) {
-    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-    file.seekg(static_cast<std::streamoff>(at));
-    const int byte = file.get();
-    ASSERT_GE(byte, 0);
-    file.seekp(static_cast<std::streamoff>(at));
-    file.put(static_cast<char>(byte ^ 4));
-    ASSERT_TRUE(file.flush());
-  }
   // The image is found damaged, set aside, and refused from then on.
   void ExpectQuarantine(SpillStore& store, SpillId id,
                         const SpillImage& image) {
@@ -99,7 +90,7 @@ TEST_F(SpillStoreTest, ReopenedServesTheSameImagesAndSaysWhatTheyAre) {
 }
 
 TEST_F(SpillStoreTest, AFlippedBitAnywhereIsQuarantined) {
-  const uint64_t header = SegmentHeaderBytes(600 * 4096);
+  const uint64_t header = SegmentHeaderBytes(600 * 4096, 1);
   for (const uint64_t at : {uint64_t{0}, uint64_t{70}, header - 1, header,
                             header + 600 * 4096 - 1}) {
     SCOPED_TRACE(at);
@@ -110,13 +101,19 @@ TEST_F(SpillStoreTest, AFlippedBitAnywhereIsQuarantined) {
     Flip(Path(id), at);
     ExpectQuarantine(*store, id, image);
     EXPECT_TRUE(std::filesystem::exists(Path(id, "quarantine")));
-    // Still so after a restart, and still to be removed.
+    // Still so after a restart, and still to be removed; but if its header is
+    // damaged, nobody can say any more what it was.
     store.reset();
     ASSERT_OK_AND_ASSIGN(store, Open());
+    if (at < header) {
+      EXPECT_THAT(store->List(), IsEmpty());
+      EXPECT_THAT(store->notes(), ElementsAre(HasSubstr("image 1 is lost")));
+      continue;
+    }
     EXPECT_THAT(CheckSpilled(*store, id, image),
                 StatusIs(absl::StatusCode::kDataLoss));
     ASSERT_OK(RemoveAndWait(*store, id));
-    EXPECT_FALSE(std::filesystem::exists(Path(id, "quarantine")));
+    EXPECT_EQ(FilesIn(dir_ + "/quarantine"), 0u);
     EXPECT_EQ(store->usage().used_bytes, 0u);
   }
 }
@@ -162,27 +159,6 @@ TEST_F(SpillStoreTest, DamageDoneBetweenRunsIsFoundAtOpenOrGet) {
   EXPECT_THAT(CheckSpilled(*store, id, image),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("4096 bytes")));
   EXPECT_TRUE(std::filesystem::exists(Path(id, "quarantine")));
-}
-
-TEST_F(SpillStoreTest, OrphansOfACrashAreSweptAndStrangersAreNot) {
-  const SpillImage image(10);
-  SpillId id;
-  {
-    ASSERT_OK_AND_ASSIGN(auto store, Open());
-    ASSERT_OK_AND_ASSIGN(id, PutAndWait(*store, image));
-  }
-  // Killed while writing; killed before the row; killed after the row's end.
-  std::ofstream(dir_ + "/images/7.part") << "partial";
-  std::ofstream(Path(SpillId(8))) << "published, without a row";
-  std::ofstream(Path(SpillId(9), "quarantine")) << "removed";
-  std::ofstream(dir_ + "/images/notes.txt") << "not ours";
-  std::ofstream(dir_ + "/images/99999999999999999999.img") << "not ours";
-  ASSERT_OK_AND_ASSIGN(auto store, Open());
-  EXPECT_EQ(FilesIn(dir_ + "/images"), 3u);
-  EXPECT_EQ(FilesIn(dir_ + "/quarantine"), 0u);
-  EXPECT_TRUE(std::filesystem::exists(dir_ + "/images/notes.txt"));
-  EXPECT_THAT(store->List(), SizeIs(1));
-  EXPECT_OK(CheckSpilled(*store, id, image));
 }
 
 TEST_F(SpillStoreTest, VerifiesImagesOfEverySize) {
@@ -336,5 +312,4 @@ TEST_F(SpillStoreTest, ManyAtOnceKeepTheirOwnBytes) {
   }
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::spill_store_test

@@ -5,8 +5,7 @@
 #include "tests/support/status_matchers.h"
 #include "tests/unit/stream/rig.h"
 
-namespace hoistd::testing {
-namespace {
+namespace hoistd::testing::captured_test {
 
 class CapturedLane : public ::testing::Test {
  protected:
@@ -122,5 +121,4 @@ TEST_P(CapturedSeeds, AnyWayThroughThePlacesIsRight) {
 
 INSTANTIATE_TEST_SUITE_P(, CapturedSeeds, ::testing::Values(1, 2, 3));
 
-}  // namespace
-}  // namespace hoistd::testing
+}  // namespace hoistd::testing::captured_test

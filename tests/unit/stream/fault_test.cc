@@ -5,8 +5,7 @@
 #include "tests/support/status_matchers.h"
 #include "tests/unit/stream/rig.h"
 
-namespace hoistd::testing {
-namespace {
+namespace hoistd::testing::fault_test {
 
 using ::testing::HasSubstr;
 
@@ -135,6 +134,25 @@ TEST_F(StreamerDeadline, AnImageThatNeverComesIsNamed) {
                                             HasSubstr("image on the host"))));
 }
 
+// SIGSTOP and SIGCONT, or a machine that slept.
+TEST_F(StreamerDeadline, TimeInWhichHoistdStoodStillIsNoWait) {
+  TestLane lane = rig_.Make({4096, 4096}, 2);
+  rig_.Open(lane, false);
+  rig_.HostReady(lane, 0);
+  ASSERT_OK(rig_.Step(lane, 0));
+  AwaitLoad(lane);
+  lane.client->Announce(1);
+  // What was announced before the second of these opens has been looked at.
+  for (int i = 0; i < 2; ++i) {
+    TestLane other = rig_.Make({4096}, 1);
+    rig_.Open(other, false);
+  }
+  clock_.Advance(10'000);
+  rig_.HostReady(lane, 1);
+  EXPECT_OK(lane.client->Stage(1));
+  EXPECT_EQ(rig_.faults(lane.plan), 0);
+}
+
 TEST_F(StreamerDeadline, AGroupInTheSamePlaceThatIsNotDoneIsNamed) {
   TestLane lane = rig_.Make(std::vector<uint64_t>(3, 4096), 1);
   rig_.Open(lane);
@@ -169,5 +187,4 @@ TEST_F(StreamerDeadline, WhoWaitsForNothingHasNone) {
   EXPECT_EQ(rig_.faults(lane.plan), 0);
 }
 
-}  // namespace
-}  // namespace hoistd::testing
+}  // namespace hoistd::testing::fault_test

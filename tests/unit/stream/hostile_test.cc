@@ -10,8 +10,7 @@
 #include "tests/support/status_matchers.h"
 #include "tests/unit/stream/rig.h"
 
-namespace hoistd::testing {
-namespace {
+namespace hoistd::testing::hostile_test {
 
 using Word = std::atomic<uint32_t>;
 
@@ -167,5 +166,4 @@ TEST(HostileRing, AnEventfdThatBlocksReadersStopsNothing) {
   }
 }
 
-}  // namespace
-}  // namespace hoistd::testing
+}  // namespace hoistd::testing::hostile_test

@@ -9,8 +9,7 @@
 #include "tests/support/status_matchers.h"
 #include "tests/unit/stream/rig.h"
 
-namespace hoistd::testing {
-namespace {
+namespace hoistd::testing::share_test {
 
 constexpr uint64_t kApart = 64;
 constexpr uint64_t kLink = 150 * kMiB;  // A second.
@@ -153,5 +152,4 @@ TEST(StreamerShare, MoreLanesThanTheLimitAreRefused) {
   EXPECT_OK(rig.TryOpen(more));
 }
 
-}  // namespace
-}  // namespace hoistd::testing
+}  // namespace hoistd::testing::share_test

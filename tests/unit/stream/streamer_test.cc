@@ -8,8 +8,7 @@
 #include "tests/support/status_matchers.h"
 #include "tests/unit/stream/rig.h"
 
-namespace hoistd::testing {
-namespace {
+namespace hoistd::testing::streamer_test {
 
 using ::testing::ElementsAre;
 
@@ -257,5 +256,4 @@ TEST(Streamer, ALanesMemoryCannotBeShrunkNorSealed) {
   EXPECT_NE(ftruncate(share.memory.get(), 1 << 20), 0);
 }
 
-}  // namespace
-}  // namespace hoistd::testing
+}  // namespace hoistd::testing::streamer_test

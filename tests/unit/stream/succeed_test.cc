@@ -6,8 +6,7 @@
 #include "tests/support/status_matchers.h"
 #include "tests/unit/stream/rig.h"
 
-namespace hoistd::testing {
-namespace {
+namespace hoistd::testing::succeed_test {
 
 using ::testing::HasSubstr;
 
@@ -206,5 +205,4 @@ TEST_F(SucceedingStreamer, EndsAPlanThatHadEnded) {
   EXPECT_THAT(lane_.client->Fault(), StatusIs(absl::StatusCode::kDataLoss));
 }
 
-}  // namespace
-}  // namespace hoistd::testing
+}  // namespace hoistd::testing::succeed_test

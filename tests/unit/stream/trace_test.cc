@@ -8,8 +8,7 @@
 #include "tests/support/status_matchers.h"
 #include "tests/unit/stream/rig.h"
 
-namespace hoistd::testing {
-namespace {
+namespace hoistd::testing::trace_test {
 
 using Events = std::vector<TraceEvent>;
 
@@ -45,7 +44,7 @@ class StreamTrace : public ::testing::Test {
     return Until([&] { return !Of(kind, open).empty(); });
   }
 
-  const MonotonicClock clock_;
+  const MonotonicClock clock_ = {};
   TraceRecorder recorder_{clock_};
   StreamRig rig_{{.clock = &clock_, .trace = &recorder_}};
   std::unique_ptr<TraceRecording> recording_;
@@ -141,5 +140,4 @@ TEST_F(StreamTrace, AWaitEndsWithItsPlan) {
   EXPECT_TRUE(Comes(TraceKind::kLaneGap, /*open=*/false));
 }
 
-}  // namespace
-}  // namespace hoistd::testing
+}  // namespace hoistd::testing::trace_test

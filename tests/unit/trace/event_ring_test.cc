@@ -7,8 +7,7 @@
 
 #include "gtest/gtest.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::event_ring_test {
 
 TraceEvent Numbered(uint64_t number, uint64_t writer = 0) {
   TraceEvent event;
@@ -78,5 +77,4 @@ TEST(EventRing, ManyWritersLoseNothingUntold) {
   EXPECT_GT(popped, 0u);
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::event_ring_test

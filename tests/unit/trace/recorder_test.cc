@@ -10,8 +10,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/status_matchers.h"
 
-namespace hoistd {
-namespace {
+namespace hoistd::recorder_test {
 
 using ::testing::HasSubstr;
 
@@ -170,5 +169,4 @@ TEST_F(RecorderTest, ItMayEndWhileOthersTell) {
   EXPECT_FALSE(recorder_.on());
 }
 
-}  // namespace
-}  // namespace hoistd
+}  // namespace hoistd::recorder_test

@@ -1,5 +1,5 @@
-/* hoist_c.h: host memory that this worker writes to, for what its layers put
- * aside. */
+/* hoist_c.h: host memory that this worker writes to, for its layers'
+ * offloads. */
 #ifndef HOIST_C_ARENA_H_
 #define HOIST_C_ARENA_H_
 
@@ -9,58 +9,58 @@
 extern "C" {
 #endif
 
-/* Host memory that hoistd leases to this worker alone, and that the copies of a
- * device reach: for activations that are offloaded, say. It is opened once, and
- * blocks of it are taken and given in the order of streams, without a message
- * and without waiting for a GPU.
+/* Host memory that hoistd leases to this worker alone, and that a device's
+ * copies reach: for offloaded activations, say. The worker opens it once, then
+ * takes and gives blocks in stream order, without a message or a wait for the
+ * GPU.
  *
  *   hoist_arena_open(session, &options, &arena, &error);
- *   for each tensor of a layer that is put aside:
+ *   for each tensor that a layer offloads:
  *     hoist_arena_take(arena, bytes, out_stream, &block, &error);
  *     ... a copy on `out_stream` into block.address ...
  *     ... a copy on `in_stream` from there, when the layer needs it again ...
  *     hoist_arena_give(arena, block.address, in_stream, &error);
  *
- * Memory:   of host.in_place in hoistd.toml, beside what is read in place, and
- *           never part of it: no other process has it open. It is zeroed when
- *           it is opened. It counts for its user (quota.device_bytes), and is
- *           back when the arena is closed or the process dies.
- * Pinned:   as it comes, where the driver shares its host memory; else this
- *           process pins it in the background, and copies are slower until
+ * Memory:   from host.in_place in hoistd.toml, apart from in-place weights; no
+ *           other process has it open. It is zeroed when it is opened, and
+ *           counts for its user (quota.device_bytes). hoistd has it back when
+ *           the arena is closed or the process dies.
+ * Pinned:   from the start where the driver shares its host memory. Elsewhere
+ *           this process pins it in the background, and copies are slower until
  *           then (hoist_arena_stats.pinned_bytes).
- * Streams:  who takes a block that was last used on another stream has its own
- *           stream wait for that use, on the GPU. On an emulated device streams
- *           mean nothing: a use is over when the block is given.
+ * Streams:  a stream that takes a block waits, on the GPU, for the block's last
+ *           use on another stream. An emulated device ignores streams: a use is
+ *           over when the block is given.
  * Captures: a stream that is being captured into a CUDA graph is refused
  *           (HOIST_FAILED_PRECONDITION): take before the capture.
  * Threads:  any; a call takes one uncontended lock.
- * Death:    if hoistd dies, or is replaced by one that does not go on with the
- *           session, the memory stays this worker's until it is closed, and
- *           blocks are taken and given as before; new arenas are refused. If
- *           the session was told to end (`hoistctl end`), or was closed here,
- *           takes are refused: give what is taken, and close.
+ * Death:    if hoistd dies, or its successor does not resume the session, the
+ *           memory stays this worker's until it is closed. Takes and gives go
+ *           on; new arenas are refused. If an admin ended the session
+ *           (`hoistctl end`), or it was closed here, takes are refused: give
+ *           the taken blocks, and close.
  * Fork:     in the child every call answers HOIST_FAILED_PRECONDITION, and the
  *           memory is not mapped. */
 typedef struct hoist_arena hoist_arena;
 
-/* Of hoist_arena_open. */
+/* Options of hoist_arena_open. */
 typedef struct hoist_arena_options {
   size_t struct_size;
-  uint32_t device; /* Whose copies reach it. */
+  uint32_t device; /* Its copies reach the arena. */
   uint64_t bytes;  /* Rounded up to 2 MiB. */
-  /* For hoistd to find room; 0: only what is there. To make memory takes time
-   * beyond that. */
+  /* To wait for room; 0: only room that is free now. The allocation itself
+   * takes further time. */
   uint64_t deadline_ms;
 } hoist_arena_options;
 
-/* RESOURCE_EXHAUSTED: there is no room for it by the deadline; the message says
- * how much would do. UNIMPLEMENTED: this hoistd has no memory for arenas.
- * INVALID_ARGUMENT: no bytes are asked for, or there is no such device. */
+/* RESOURCE_EXHAUSTED: no room by the deadline; the message says how much would
+ * be enough. UNIMPLEMENTED: this hoistd has no memory for arenas.
+ * INVALID_ARGUMENT: zero bytes, or no such device. */
 HOIST_API int hoist_arena_open(hoist_session* session,
                                const hoist_arena_options* options,
                                hoist_arena** arena, hoist_error** error);
-/* Gives the memory back: waits for the last uses of blocks that were given;
- * nothing uses the others any more. NULL is allowed. */
+/* Gives the memory back, after the last uses of given blocks. The caller no
+ * longer uses the others. NULL is allowed. */
 HOIST_API void hoist_arena_close(hoist_arena* arena);
 
 /* A part of an arena. */
@@ -69,31 +69,31 @@ typedef struct hoist_arena_block {
   uint64_t bytes; /* No less than was asked for. */
 } hoist_arena_block;
 
-/* What is put on `stream` from now on may use the block, until it is given.
- * Places are multiples of 512 bytes. RESOURCE_EXHAUSTED: there is no room in
- * one piece; the message says how much is free. */
+/* Later work on `stream` may use the block, until it is given. Blocks are
+ * aligned to 512 bytes. RESOURCE_EXHAUSTED: no contiguous room; the message
+ * says how much is free. */
 HOIST_API int hoist_arena_take(hoist_arena* arena, uint64_t bytes,
                                hoist_stream stream, hoist_arena_block* block,
                                hoist_error** error);
-/* What was put on `stream` before is the last use of the block that begins at
- * `address`. INVALID_ARGUMENT: none does. */
+/* Earlier work on `stream` is the last use of the block at `address`.
+ * INVALID_ARGUMENT: no block begins there. */
 HOIST_API int hoist_arena_give(hoist_arena* arena, const void* address,
                                hoist_stream stream, hoist_error** error);
 
-/* Of hoist_arena_get_stats. */
+/* Result of hoist_arena_get_stats. */
 typedef struct hoist_arena_stats {
   size_t struct_size;
   uint64_t bytes;
-  uint64_t used_bytes; /* Of blocks that are taken. */
+  uint64_t used_bytes; /* Of taken blocks. */
   uint64_t peak_used_bytes;
   uint64_t largest_free_bytes;
   uint64_t pinned_bytes;
-  uint64_t blocks; /* That are taken. */
+  uint64_t blocks; /* Taken now. */
   uint64_t takes;  /* So far. */
-  uint64_t waits;  /* Of those, that had a stream wait for another. */
+  uint64_t waits;  /* Takes that made a stream wait for another. */
 } hoist_arena_stats;
 
-/* What is taken now, and was so far. */
+/* Current use, and totals so far. */
 HOIST_API int hoist_arena_get_stats(const hoist_arena* arena,
                                     hoist_arena_stats* stats,
                                     hoist_error** error);

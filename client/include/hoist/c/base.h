@@ -1,4 +1,4 @@
-/* hoist_c.h: errors, versions, and what handles are called. */
+/* hoist_c.h: errors, versions, and the types of handles. */
 #ifndef HOIST_C_BASE_H_
 #define HOIST_C_BASE_H_
 
@@ -9,16 +9,16 @@
 extern "C" {
 #endif
 
-/* What libhoist exports. */
+/* Exported by libhoist. */
 #define HOIST_API __attribute__((visibility("default")))
 
-/* What calls return: gRPC's codes. */
+/* Return codes of calls: gRPC's. */
 enum {
   HOIST_OK = 0,                  /* Done. */
   HOIST_CANCELLED = 1,           /* Called off. */
-  HOIST_UNKNOWN = 2,             /* A number that is no code. */
+  HOIST_UNKNOWN = 2,             /* An unknown code. */
   HOIST_INVALID_ARGUMENT = 3,    /* Fix the call. */
-  HOIST_DEADLINE_EXCEEDED = 4,   /* The deadline that was given has passed. */
+  HOIST_DEADLINE_EXCEEDED = 4,   /* The given deadline has passed. */
   HOIST_NOT_FOUND = 5,           /* No such model, group, tensor, file. */
   HOIST_ALREADY_EXISTS = 6,      /* The name is taken by something else. */
   HOIST_PERMISSION_DENIED = 7,   /* Another user's. */
@@ -29,24 +29,24 @@ enum {
   HOIST_UNIMPLEMENTED = 12,      /* Not in this build or on this device. */
   HOIST_INTERNAL = 13,           /* hoist's bug. */
   HOIST_UNAVAILABLE = 14,    /* No daemon, daemon gone or draining: retry. */
-  HOIST_DATA_LOSS = 15,      /* The bytes are not what they were. */
-  HOIST_UNAUTHENTICATED = 16 /* Not known who asks. */
+  HOIST_DATA_LOSS = 15,      /* The bytes have changed. */
+  HOIST_UNAUTHENTICATED = 16 /* The caller is unknown. */
 };
 
 /* Why a call failed; freed by hoist_error_free. */
 typedef struct hoist_error hoist_error;
 /* A connection with hoistd; freed by hoist_session_free. */
 typedef struct hoist_session hoist_session;
-/* What a model is made of, as plain data; freed by hoist_model_free. */
+/* A model's description, as plain data; freed by hoist_model_free. */
 typedef struct hoist_model hoist_model;
 /* The right to read a group's image; freed by hoist_lease_free. */
 typedef struct hoist_lease hoist_lease;
 
 /* --- Errors and versions. --- */
 
-/* What the call returned (HOIST_NOT_FOUND). */
+/* The call's return code (HOIST_NOT_FOUND). */
 HOIST_API int hoist_error_code(const hoist_error* error);
-/* What is wrong, and what would do. */
+/* The problem, and the remedy. */
 HOIST_API const char* hoist_error_message(const hoist_error* error);
 /* NULL is allowed. */
 HOIST_API void hoist_error_free(hoist_error* error);

@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-/* How tensors are put into groups. */
+/* How tensors are grouped. */
 enum {
   HOIST_GROUPS_BLOCK = 1,   /* "encoder.layer.3.x.y" -> "encoder.layer.3". */
   HOIST_GROUPS_MODULE = 2,  /* "encoder.layer.3.x.y" -> "encoder.layer.3.x". */
@@ -20,7 +20,7 @@ enum {
 enum {
   HOIST_READERS_DEFAULT = 0, /* As hoistd is configured. */
   HOIST_READERS_OWNER = 1,   /* This user. */
-  HOIST_READERS_EVERYONE = 2 /* Whoever may open the socket. */
+  HOIST_READERS_EVERYONE = 2 /* All who may open the socket. */
 };
 
 /* A group of HOIST_GROUPS_EXPLICIT. */
@@ -30,27 +30,27 @@ typedef struct hoist_group_spec {
   size_t tensor_count;
 } hoist_group_spec;
 
-/* Bytes of a tensor in the files: a run of them, or several that are as long,
- * such as a worker's columns of a matrix. */
+/* Bytes of a tensor in the files: one run, or several of equal length, such as
+ * a worker's columns of a matrix. */
 typedef struct hoist_joined_part {
   const char* tensor;
   uint64_t offset_bytes; /* Of the first run. */
-  uint64_t size_bytes;   /* Of each run. 0: up to its end, of one run alone. */
+  uint64_t size_bytes;   /* Of each run. 0, for one run: to the tensor's end. */
   uint64_t count;        /* Runs; 0: one. */
   uint64_t stride_bytes; /* From a run's first byte to the next one's. */
 } hoist_joined_part;
 
-/* A tensor of the model that the files hold in parts: its bytes are theirs, end
- * to end, and its type theirs. Groups name it, and none of its parts. */
+/* A tensor of the model that the files hold in parts: the parts' bytes, end to
+ * end, and their type. Groups name it, and none of its parts. */
 typedef struct hoist_joined_tensor {
-  const char* name; /* None that the files have. */
+  const char* name; /* Not a name in the files. */
   int rank;
   const int64_t* shape;
   const hoist_joined_part* parts;
   size_t part_count;
 } hoist_joined_tensor;
 
-/* Of hoist_register_model. */
+/* Options of hoist_register_model. */
 typedef struct hoist_register_options {
   size_t struct_size;
   const char* name;
@@ -66,31 +66,30 @@ typedef struct hoist_register_options {
   size_t joined_count;
 } hoist_register_options;
 
-/* Attaches to the model if it is registered already from the same files: the
- * user's own of that name, or anybody's that everyone may read, whose name may
- * be another. ALREADY_EXISTS: the user has other weights of that name. */
+/* Registers a model, or attaches to one registered from the same files: the
+ * user's own of that name, or another user's, of any name, that everyone may
+ * read. ALREADY_EXISTS: the user has other weights of that name. */
 HOIST_API int hoist_register_model(hoist_session* session,
                                    const hoist_register_options* options,
                                    hoist_model** model, hoist_error** error);
-/* A model that was registered or published before. "llama" is this user's, or
- * else root's; "1000:llama" is user 1000's, which they say who may read.
- * Weights of such a name are what that user made them: use it if you trust
- * them. */
+/* Finds a registered or published model. "llama" is this user's, or else
+ * root's; "1000:llama" is user 1000's, who decides who may read it. That user
+ * also decides its weights: use such a name only if you trust the user.
+ * DATA_LOSS: groups of it were lost when hoistd started. */
 HOIST_API int hoist_describe_model(hoist_session* session, const char* name,
                                    hoist_model** model, hoist_error** error);
 
 #define HOIST_CONTENT_BYTES 32 /* Of hoist_find_content. */
-/* A published model whose groups have these names, tensors and bytes, whoever
- * published it, under whatever name: this user's, else root's, else one that
- * everyone may read. hoistd has hashed the bytes that it holds itself, so
- * nobody can offer others. `content`: HOIST_CONTENT_BYTES bytes, a SHA-256; of
- * what is said in daemon/model/published_group.h. NOT_FOUND: there is none, or
- * not for this user. */
+/* Finds a published model by its groups' names, tensors and bytes, under any
+ * name: this user's, else root's, else one that everyone may read. hoistd
+ * hashed the bytes itself, so no publisher can pass off others. `content`:
+ * HOIST_CONTENT_BYTES bytes, a SHA-256; see daemon/model/published_group.h.
+ * NOT_FOUND: there is none, or this user may not read it. */
 HOIST_API int hoist_find_content(hoist_session* session, const uint8_t* content,
                                  hoist_model** model, hoist_error** error);
-/* Drops a model of this user's, in every tier; its name is free then.
- * FAILED_PRECONDITION: it is in use. PERMISSION_DENIED: it is another user's.
- */
+/* Drops a model of this user from every tier, and frees its name.
+ * FAILED_PRECONDITION: it is in use. PERMISSION_DENIED: it is another
+ * user's. */
 HOIST_API int hoist_forget_model(hoist_session* session,
                                  const hoist_model* model, hoist_error** error);
 
@@ -123,21 +122,21 @@ enum {
 
 /* "BF16", as safetensors writes it; "?" for a number that is no type. */
 HOIST_API const char* hoist_dtype_name(int dtype);
-/* Of one element; 4 and 6 for the sub-byte types. 0: no type. */
+/* Bits of one element; 4 and 6 for the sub-byte types. 0: no type. */
 HOIST_API int hoist_dtype_bits(int dtype);
 
-/* A tensor of a group that is published. */
+/* A tensor to publish. */
 typedef struct hoist_publish_tensor {
   const char* name;
   int dtype;
   int rank;
   const int64_t* shape;
   const int64_t* strides; /* In elements, none negative; NULL: contiguous. */
-  /* Host memory, or see on_device. NULL only if there is no element. */
+  /* In host memory, or see on_device. NULL only if it has no elements. */
   const void* data;
 } hoist_publish_tensor;
 
-/* Of hoist_publish_group. */
+/* Options of hoist_publish_group. */
 typedef struct hoist_publish_options {
   size_t struct_size;
   const char* model;
@@ -146,71 +145,73 @@ typedef struct hoist_publish_options {
   size_t tensor_count;
   int readers;
   uint64_t deadline_ms; /* To wait for space on the host; 0: 60 s. */
-  /* 1: the tensors' data lie on hoistd's device of this number, in its primary
-   * context in this process, and what wrote them has finished. */
+  /* 1: the tensors' data are in memory of hoistd's device number `device`, in
+   * its primary context in this process, and their writes have finished. */
   int on_device;
   uint32_t device;
-  /* 1: the model ends with the session, whatever ends that, and is its user's
-   * alone. It is called "@42/MODEL", where 42 is the session's number. */
+  /* 1: the model ends with the session, for any reason, and only its user may
+   * use it. Its name is "@42/MODEL", where 42 is the session's number. */
   int of_session;
-  /* What the group must be, HOIST_CONTENT_BYTES bytes as hoist_group_info's;
-   * NULL: whatever it is. */
+  /* The group's expected content, HOIST_CONTENT_BYTES bytes as in
+   * hoist_group_info; NULL: any. */
   const uint8_t* content;
 } hoist_publish_options;
 
-/* Adds one group to a published model, which is made if need be; `model`, if
- * not NULL, gets the model as it then is. Tensors with the same data and size
- * are stored once. The bytes are copied before this returns. Only its owner
- * adds to a model. The same group again is attached to; ALREADY_EXISTS: it has
- * other bytes. RESOURCE_EXHAUSTED: no space on the host in time. DATA_LOSS:
- * hoistd found it to be something else than `content`, and kept nothing. */
+/* Adds one group to a published model, and creates the model if it is new.
+ * `model`, if not NULL, gets the resulting model. Tensors with the same data
+ * and size are stored once. The bytes are copied before this returns. Only its
+ * owner adds to a model. A group that is there already is attached to.
+ * ALREADY_EXISTS: it has other bytes. RESOURCE_EXHAUSTED: no space on the host
+ * in time. DATA_LOSS: the bytes do not match `content`; hoistd kept nothing. */
 HOIST_API int hoist_publish_group(hoist_session* session,
                                   const hoist_publish_options* options,
                                   hoist_model** model, hoist_error** error);
 
-/* A session uses a model from when it asked for it (register, describe,
+/* A session uses a model from its first request for it (register, describe,
  * publish, find_content, prefetch, an order) until it is done with it, or ends.
- * hoistd makes room with what no session uses first, and forgets published
- * models so.
+ * Models that no session uses are the first eviction victims; hoistd then
+ * forgets published ones.
  *
- * This says that the caller is done, as one who has this handle, which can
- * still be read. The session is done once nothing else of it holds the model:
- * no other handle, no lease, plan, host image or fetch. A handle that is freed
- * without a word leaves the model used: whoever publishes need not keep one. */
+ * This call ends the use by this handle, which can still be read. The session
+ * is done when no other handle, lease, plan, host image or fetch of it holds
+ * the model. hoist_model_free alone does not end the use: a publisher need not
+ * keep a handle. */
 HOIST_API int hoist_done_with_model(hoist_session* session,
                                     const hoist_model* model,
                                     hoist_error** error);
-/* NULL is allowed. The session uses the model as before. */
+/* NULL is allowed. The session still uses the model. */
 HOIST_API void hoist_model_free(hoist_model* model);
 /* hoistd's number of it. */
 HOIST_API uint64_t hoist_model_id(const hoist_model* model);
 /* Its name, without its owner's. */
 HOIST_API const char* hoist_model_name(const hoist_model* model);
-/* 16 bytes: what the weights are. */
+/* 16 bytes, the digest of the weights. */
 HOIST_API const uint8_t* hoist_model_fingerprint(const hoist_model* model);
-/* The uid whose model it is. */
+/* The owner's uid. */
 HOIST_API uint32_t hoist_model_owner(const hoist_model* model);
-/* The tenant (hoistd.toml) whose model it is, the uid then being UINT32_MAX;
- * "" if it is a uid's. */
+/* The owning tenant (hoistd.toml), with the uid UINT32_MAX; "" if a uid owns
+ * it. */
 HOIST_API const char* hoist_model_owner_tenant(const hoist_model* model);
 /* Who may read it (HOIST_READERS_*). */
 HOIST_API int hoist_model_readers(const hoist_model* model);
-/* Of all its groups. */
+/* The sum over all groups. */
 HOIST_API uint64_t hoist_model_image_bytes(const hoist_model* model);
-/* 1: its groups were published; 0: it is read from files. */
+/* 1: published; 0: read from files. */
 HOIST_API int hoist_model_is_published(const hoist_model* model);
-/* Groups have the numbers below this. */
+/* The number of groups; numbers start at 0. A group without a name and tensors
+ * is missing: no disk had it when hoistd ended. Only hoist_publish_group, which
+ * fills such gaps, returns a model that lacks groups. */
 HOIST_API uint32_t hoist_model_group_count(const hoist_model* model);
 
-/* Of hoist_model_group. */
+/* Result of hoist_model_group. */
 typedef struct hoist_group_info {
   size_t struct_size;
   const char* name;
   uint64_t image_bytes;
   uint32_t tensor_count;
-  /* Of a published group, HOIST_CONTENT_BYTES bytes: the SHA-256 that hoistd
-   * took of it (daemon/model/published_group.h). NULL: it is read from files,
-   * or hoistd is older than this. */
+  /* A published group's SHA-256, HOIST_CONTENT_BYTES bytes, as computed by
+   * hoistd (daemon/model/published_group.h). NULL: the group is read from
+   * files, or hoistd is older than this field. */
   const uint8_t* content;
 } hoist_group_info;
 
@@ -223,8 +224,8 @@ typedef struct hoist_tensor_info {
   const int64_t* shape;
   const int64_t* strides; /* In elements; always given. */
   uint64_t offset_bytes;  /* From the image's start. */
-  uint64_t size_bytes;    /* That the elements span. */
-  /* Of the first element, on the lease's device; NULL if asked of a model. */
+  uint64_t size_bytes;    /* Span of the elements. */
+  /* The first element, on the lease's device; NULL in a model's tensor. */
   const void* data;
 } hoist_tensor_info;
 
@@ -238,7 +239,7 @@ HOIST_API int hoist_model_tensor(const hoist_model* model, uint32_t group,
 /* The number of the group of that name. NOT_FOUND: there is none. */
 HOIST_API int hoist_model_find_group(const hoist_model* model, const char* name,
                                      uint32_t* group, hoist_error** error);
-/* Which group holds the tensor, and where in the group. NOT_FOUND: none. */
+/* Finds a tensor's group, and its number there. NOT_FOUND: none has it. */
 HOIST_API int hoist_model_find_tensor(const hoist_model* model,
                                       const char* name, uint32_t* group,
                                       uint32_t* tensor, hoist_error** error);

@@ -1,5 +1,5 @@
-// How an attached module's weights are found again where hoistd had ended.
-// Internal to torch.h.
+// How an attached module's weights are found again after hoistd's end. Internal
+// to torch.h.
 #ifndef HOIST_TORCH_AGAIN_H_
 #define HOIST_TORCH_AGAIN_H_
 
@@ -17,22 +17,22 @@ inline namespace v0 {
 namespace torch {
 namespace internal {
 
-// Where a hoistd is found again, and how the weights are planned there.
+// How to find a hoistd again, and plan the weights there.
 struct Origin {
   ConnectOptions connect;
-  PlanOptions plan;  // As it is by now.
+  PlanOptions plan;  // The current one.
 
-  // How long a hoistd is waited for.
+  // How long to wait for a hoistd.
   std::chrono::milliseconds wait() const {
     return plan.stage_deadline.count() > 0 ? plan.stage_deadline
                                            : std::chrono::seconds(60);
   }
 };
 
-// What groups and tensors of one model are in another of the same content.
+// Maps groups and tensors of one model to another of the same content.
 struct Renumbered {
   std::vector<uint32_t> group;
-  std::vector<std::vector<uint32_t>> tensor;  // Of a group by its old number.
+  std::vector<std::vector<uint32_t>> tensor;  // By a group's old number.
 };
 
 inline bool SameTensor(const TensorView& a, const TensorView& b) {
@@ -78,7 +78,7 @@ inline void Renumber(const Renumbered& now, uint32_t group_count,
   }
 }
 
-// Tries until hoistd is there, or `end`.
+// Retries until hoistd is there, or `end`.
 template <typename Try>
 Status TryUntil(std::chrono::steady_clock::time_point end, const Try& once) {
   while (true) {

@@ -1,4 +1,4 @@
-// How a module comes under hoist, step by step. Internal to torch.h.
+// The steps of Attach. Internal to torch.h.
 #ifndef HOIST_TORCH_ATTACH_H_
 #define HOIST_TORCH_ATTACH_H_
 
@@ -7,63 +7,20 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "hoist/torch.h"
+#include "hoist/torch/publish.h"
 
 namespace hoist {
 inline namespace v0 {
 namespace torch {
 namespace internal {
-
-// Of what weights are; not against an adversary, as hoistd refuses other bytes
-// under a name that it has.
-class Digest {
- public:
-  void Add(const void* data, size_t size) {
-    const char* at = static_cast<const char*>(data);
-    for (; size >= 32; at += 32, size -= 32) {
-      for (int lane = 0; lane < 4; ++lane) Mix(at + 8 * lane, 8, lane);
-    }
-    for (; size > 0;) {
-      const size_t step = std::min<size_t>(size, 8);
-      Mix(at, step, 0);
-      at += step;
-      size -= step;
-    }
-  }
-  void Add(const std::string& text) {
-    Add(static_cast<int64_t>(text.size()));
-    Add(text.data(), text.size());
-  }
-  void Add(int64_t number) { Add(&number, sizeof(number)); }
-
-  std::string Hex() const {
-    uint64_t all = 0;
-    for (const uint64_t lane : lanes_) {
-      all = (all ^ lane) * 0x9e3779b97f4a7c15u;
-      all ^= all >> 32;
-    }
-    char text[17];
-    std::snprintf(text, sizeof(text), "%016llx",
-                  static_cast<unsigned long long>(all));
-    return text;
-  }
-
- private:
-  void Mix(const char* at, size_t size, int lane) {
-    uint64_t word = 0;
-    std::memcpy(&word, at, size);
-    uint64_t& state = lanes_[lane];
-    state = (state ^ word) * 0x9e3779b97f4a7c15u;
-    state ^= state >> 29;
-  }
-
-  uint64_t lanes_[4] = {1, 2, 3, 4};
-};
 
 inline Status Refuse(const std::string& name, const std::string& why) {
   return Status(Code::kInvalidArgument, "\"" + name + "\" " + why);
@@ -94,7 +51,7 @@ class Attacher {
     if (Status s = theirs ? Status() : FindLeft(&left); !s.ok()) return s;
     Result<Model> model = theirs            ? FindModel()
                           : left != nullptr ? FindAgain(*left)
-                                            : PublishModel();
+                                            : publisher_.Run();
     if (!model.ok()) return model.status();
     state_->bindings.source = std::make_shared<const Source>(
         Source{files_, std::string(model->name()), model->fingerprint()});
@@ -102,7 +59,7 @@ class Attacher {
                    : left != nullptr ? BindLeft(*model)
                                      : BindPublished(*model);
     if (bound.ok()) bound = MakePlan(*model);
-    // Where it was given away, nothing is left to say of it here.
+    // No effect if the model was moved away.
     if (!bound.ok()) (void)session_.DoneWith(*model);
     return bound.ok() ? TakeOver() : bound;
   }
@@ -110,7 +67,7 @@ class Attacher {
   Attached Take() { return Attached(std::move(state_)); }
 
  private:
-  // `model` is given away, unless the plan is refused.
+  // Moves `model` away, unless the plan is refused.
   Status MakePlan(Model& model) {
     PlanOptions plan = options_.plan;
     if (Status s = SetOrder(model, &plan); !s.ok()) return s;
@@ -126,7 +83,7 @@ class Attacher {
     return Status();
   }
 
-  // As the caller says; else the module's own, until EndPass knows better.
+  // The caller's order; else the module's own, until EndPass learns another.
   Status SetOrder(const Model& model, PlanOptions* plan) const {
     for (const std::string& group : options_.order) {
       Result<uint32_t> index = model.FindGroup(group);
@@ -154,7 +111,7 @@ class Attacher {
     RegisterOptions given;
     given.path = options_.path;
     given.name = options_.name.empty() ? options_.path : options_.name;
-    // "/" may not be at an end of a model's name.
+    // A model's name may not begin or end with "/".
     const size_t first = given.name.find_first_not_of('/');
     const size_t last = given.name.find_last_not_of('/');
     if (first == std::string::npos) {
@@ -168,7 +125,7 @@ class Attacher {
     return session_.RegisterModel(given);
   }
 
-  // Where an Attached that is no more left the weights; nullptr: they are here.
+  // Where a former Attached left the weights; nullptr: they are here.
   Status FindLeft(std::shared_ptr<const Source>* left) const {
     const Weight* other = nullptr;
     for (const Weight& weight : tree_.weights) {
@@ -202,113 +159,6 @@ class Attacher {
                                              "the module's weights are");
   }
 
-  // The bytes as host memory; on a GPU, a copy of them.
-  static at::Tensor HostBytes(const Stored& stored) {
-    c10::Storage storage(
-        c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(stored.storage));
-    return View(std::move(storage), Bytes(stored.to - stored.from, stored.from))
-        .to(at::kCPU);
-  }
-
-  // One range as what it is published as: every name of it, or, where weights
-  // are views of parts of it, plain bytes under the first name.
-  std::vector<PublishTensor> Describe(const Stored& stored,
-                                      const void* data) const {
-    std::vector<PublishTensor> all;
-    if (!stored.alike) {
-      all.push_back({tree_.weights[stored.weights.front()].name(),
-                     DType::kU8,
-                     {static_cast<int64_t>(stored.to - stored.from)},
-                     data,
-                     {}});
-      return all;
-    }
-    for (const size_t i : stored.weights) {
-      const Weight& weight = tree_.weights[i];
-      const Geometry geometry = GeometryOf(weight.tensor);
-      DType dtype = DType::kU8;
-      for (const TypePair& type : Types()) {
-        if (type.torch == geometry.dtype) dtype = type.hoist;
-      }
-      for (const std::string& name : weight.names) {
-        all.push_back({name, dtype, geometry.sizes, data, geometry.strides});
-      }
-    }
-    return all;
-  }
-
-  std::string MakeName() const {
-    Digest digest;
-    for (const StoredGroup& group : groups_) {
-      digest.Add(group.name);
-      for (const size_t i : group.stored) {
-        const at::Tensor bytes = HostBytes(stored_[i]);
-        for (const PublishTensor& one : Describe(stored_[i], nullptr)) {
-          digest.Add(one.name);
-          digest.Add(static_cast<int64_t>(one.dtype));
-          digest.Add(static_cast<int64_t>(one.shape.size()));
-          for (const int64_t size : one.shape) digest.Add(size);
-          for (const int64_t stride : one.strides) digest.Add(stride);
-        }
-        if (bytes.numel() > 0) {
-          digest.Add(bytes.const_data_ptr(), bytes.nbytes());
-        }
-      }
-    }
-    return "libtorch-" + digest.Hex();
-  }
-
-  // Which has these groups, whole.
-  Result<Model> PublishModel() {
-    std::optional<Model> model;
-    Status published = PublishGroups(&model);
-    if (published.ok()) return std::move(*model);
-    if (model.has_value()) (void)session_.DoneWith(*model);
-    return published;
-  }
-
-  Status PublishGroups(std::optional<Model>* model) {
-    stored_ = FindStored(tree_);
-    for (Stored& stored : stored_) {
-      // So that each view begins at a whole element of the bytes.
-      if (!stored.alike) stored.from -= stored.from % 16;
-    }
-    groups_ = GroupStored(tree_, stored_,
-                          Grouper(tree_, options_.groups, options_.rule).Run());
-    if (groups_.empty()) {
-      return Status(Code::kInvalidArgument,
-                    "the module has no weight that hoist may keep");
-    }
-    PublishOptions given;
-    given.model = options_.name.empty() ? MakeName() : options_.name;
-    given.readers = options_.readers;
-    for (const StoredGroup& group : groups_) {
-      given.group = group.name;
-      given.tensors.clear();
-      std::vector<at::Tensor> keep;
-      for (const size_t i : group.stored) {
-        keep.push_back(HostBytes(stored_[i]));
-        const void* data =
-            keep.back().numel() == 0 ? nullptr : keep.back().const_data_ptr();
-        for (PublishTensor& one : Describe(stored_[i], data)) {
-          given.tensors.push_back(std::move(one));
-        }
-      }
-      Result<Model> now = session_.Publish(given);
-      if (!now.ok()) return now.status();
-      model->emplace(std::move(*now));
-    }
-    if ((*model)->group_count() != groups_.size()) {
-      return Status(Code::kAlreadyExists,
-                    "the model \"" + given.model + "\" has " +
-                        std::to_string((*model)->group_count()) +
-                        " groups, and not only this module's " +
-                        std::to_string(groups_.size()) +
-                        "; give it another name, or attach with `model`");
-    }
-    return Status();
-  }
-
   size_t AddHome(const at::Tensor& tensor) {
     const auto [it, fresh] = homes_.try_emplace(
         tensor.storage().unsafeGetStorageImpl(), state_->bindings.homes.size());
@@ -327,12 +177,12 @@ class Attacher {
   Status BindPublished(const Model& model) {
     Bindings& bindings = state_->bindings;
     bindings.of_group.resize(model.group_count());
-    for (const StoredGroup& group : groups_) {
+    for (const StoredGroup& group : publisher_.groups()) {
       Result<uint32_t> number = model.FindGroup(group.name);
       if (!number.ok()) return number.status();
       const std::vector<TensorView> views = model.tensors(*number);
       for (const size_t i : group.stored) {
-        const Stored& stored = stored_[i];
+        const Stored& stored = publisher_.stored()[i];
         const Weight& first = tree_.weights[stored.weights.front()];
         const auto index = FindTensor(views, first.name());
         if (!index.has_value()) {
@@ -401,7 +251,8 @@ class Attacher {
         places[std::string(views[g][t].name())] = {g, t};
       }
     }
-    // By offset, but for empty ones, which have that of the next.
+    std::set<std::string_view> taken;
+    // By offset, except empty ones, which have the next one's.
     std::map<std::pair<uint32_t, uint64_t>, size_t> known;
     for (const Weight& weight : tree_.weights) {
       const auto place = Find(places, weight);
@@ -416,6 +267,7 @@ class Attacher {
                                   "`rename`, or make it on the CPU"));
       }
       const TensorView& view = views[place->first][place->second];
+      taken.insert(view.name());
       if (Status s = CheckSame(weight, view); !s.ok()) return s;
       if (!weight.hoisted) {
         if (WhyNot(weight.tensor).empty() && !IsHoists(weight.tensor)) {
@@ -423,7 +275,7 @@ class Attacher {
         }
         continue;
       }
-      // Tied here, or two names of the same bytes there: one home.
+      // Tied here, or named twice there: one home.
       const auto [it, fresh] = known.try_emplace(
           {place->first, view.size_bytes() > 0 ? view.offset_bytes() : ~0ull},
           bindings.kept.size());
@@ -447,6 +299,35 @@ class Attacher {
       kept.bound.push_back({weight.tensor, geometry, geometry, {}, {}});
       bindings.MakeIdle(it->second, weight.name(), model);
     }
+    for (const auto& [name, place] : places) {
+      if (Status s = CheckBeside(name, taken); !s.ok()) return s;
+    }
+    return Status();
+  }
+
+  // Refuses to take a tensor without its companions: a scale, a zero point or
+  // an order of rows, which define the meaning of its bytes. A companion is
+  // below the same leaf, or continues the tensor's name.
+  static Status CheckBeside(const std::string& name,
+                            const std::set<std::string_view>& taken) {
+    constexpr std::string_view kWeight = "weight";
+    if (taken.count(name) > 0) return Status();
+    for (size_t at = name.find_first_of("._"); at != std::string::npos;
+         at = name.find_first_of("._", at + 1)) {
+      std::string weight = name.substr(0, at);
+      const bool longer =
+          name[at] == '.' || name.find('.', at) == std::string::npos;
+      if (!longer || taken.count(weight) == 0) {
+        if (name[at] != '.') continue;
+        weight.append(".").append(kWeight);
+        if (taken.count(weight) == 0) continue;
+      }
+      return Status(Code::kUnimplemented,
+                    "the model has \"" + name + "\" beside \"" + weight +
+                        "\", and the module has no place for it: without it "
+                        "the weight's bytes may not be its value; give the "
+                        "module a buffer of that name");
+    }
     return Status();
   }
 
@@ -455,7 +336,7 @@ class Attacher {
     return orphan != nullptr ? orphan->home : HomeDevice(tensor);
   }
 
-  // To where the weights' own storages say.
+  // Binds to the places that the weights' own storages name.
   Status BindLeft(const Model& model) {
     Bindings& bindings = state_->bindings;
     bindings.of_group.resize(model.group_count());
@@ -484,7 +365,7 @@ class Attacher {
     return Status();
   }
 
-  // Which groups hold what is below each module.
+  // Finds the groups below each module.
   void Index() {
     Attached::State& state = *state_;
     for (const Kept& kept : state.bindings.kept) {
@@ -506,7 +387,7 @@ class Attacher {
           groups.push_back(group);
         }
       };
-      // By the module itself, as a tie has one owner and several users.
+      // By the module itself: a tie has one owner and several users.
       const auto own = [&](const auto& tensors) {
         for (const auto& item : tensors) {
           const auto found =
@@ -525,54 +406,66 @@ class Attacher {
     }
   }
 
-  // Private weights that the model has, as they are there.
-  Status Load(std::vector<std::pair<at::Tensor, at::Tensor>>* values) {
+  using Values = std::unordered_map<c10::TensorImpl*, at::Tensor>;
+
+  // Reads the private weights that the model has.
+  Status Load(Values* values) {
     for (const auto& [tensor, place] : to_load_) {
       Result<StagedTensors::Scope> scope = state_->staged->Stage(place.first);
       if (!scope.ok()) return scope.status();
-      values->emplace_back(tensor,
-                           scope->tensors()[place.second].to(
-                               HomeOrOrphans(tensor), tensor.scalar_type(),
-                               /*non_blocking=*/false, /*copy=*/true));
+      values->emplace(tensor.unsafeGetTensorImpl(),
+                      scope->tensors()[place.second].to(
+                          HomeOrOrphans(tensor), tensor.scalar_type(),
+                          /*non_blocking=*/false, /*copy=*/true));
     }
     return to_load_.empty() ? Status() : state_->staged->Check();
   }
 
+  // Moves private weights to the device, with the model's values. All that can
+  // fail comes first; then the module changes at once.
   Status TakeOver() {
-    Attached::State* state = state_.get();
-    std::vector<std::pair<at::Tensor, at::Tensor>> values;
+    Values values, in_place;
     if (Status s = Load(&values); !s.ok()) return s;
-    for (const auto& [tensor, value] : values) {
-      if (tensor.is_meta() || OrphanOf(tensor) != nullptr) {
-        SetData(tensor, View(value.storage(), GeometryOf(value),
-                             tensor.is_inference()));
-      } else {
-        View(tensor.storage(), GeometryOf(tensor)).copy_(value);
-      }
-    }
-    std::map<c10::StorageImpl*, std::vector<at::Tensor>> by_storage;
+    std::map<c10::StorageImpl*, Move> moves;
     for (const Weight& weight : tree_.weights) {
-      if (weight.hoisted || !WhyNot(weight.tensor).empty() ||
-          IsHoists(weight.tensor) || OrphanOf(weight.tensor) != nullptr) {
+      const at::Tensor& tensor = weight.tensor;
+      if (weight.hoisted || !WhyNot(tensor).empty() || IsHoists(tensor)) {
         continue;
       }
-      by_storage[weight.tensor.storage().unsafeGetStorageImpl()].push_back(
-          weight.tensor);
+      const auto value = values.find(tensor.unsafeGetTensorImpl());
+      const bool has_bytes = !tensor.is_meta() && OrphanOf(tensor) == nullptr;
+      if (!has_bytes && value == values.end()) continue;
+      const at::Tensor& home = has_bytes ? tensor : value->second;
+      const auto [it, fresh] =
+          moves.try_emplace(home.storage().unsafeGetStorageImpl());
+      Move& move = it->second;
+      if (fresh) move = Bindings::Prepare(home, state_->device);
+      if (has_bytes && home.device() == state_->device) {
+        if (value != values.end()) in_place.insert(*value);
+        continue;
+      }
+      move.weights.emplace_back(tensor, GeometryOf(home));
+      if (has_bytes && value != values.end()) {
+        View(move.there, GeometryOf(home)).copy_(value->second);
+      }
     }
-    for (const auto& [storage, tensors] : by_storage) {
-      state->bindings.MoveTo(state->device, tensors);
+    for (const Weight& weight : tree_.weights) {
+      const auto value = in_place.find(weight.tensor.unsafeGetTensorImpl());
+      if (value == in_place.end()) continue;
+      View(weight.tensor.storage(), GeometryOf(weight.tensor))
+          .copy_(value->second);
     }
-    state->bindings.LetGo();
-    state->Watch();
+    for (const auto& [storage, move] : moves) state_->bindings.Commit(move);
+    state_->bindings.Release();
+    state_->Watch();
     return Status();
   }
 
   Session& session_;
   const AttachOptions& options_;
   Tree tree_;
-  std::vector<Stored> stored_;
-  std::vector<StoredGroup> groups_;
-  std::optional<RegisterOptions> files_;  // That the model is of.
+  Publisher publisher_{tree_, options_, session_};
+  std::optional<RegisterOptions> files_;  // The model's files.
   std::unordered_map<c10::StorageImpl*, size_t> homes_;
   std::vector<std::pair<at::Tensor, std::pair<uint32_t, uint32_t>>> to_load_;
   std::unique_ptr<Attached::State> state_;

@@ -1,10 +1,9 @@
-// How a module's tensor objects and hoist's bytes come together and part.
-// Internal to torch.h.
+// Binds a module's tensor objects to hoist's bytes, and unbinds them. Internal
+// to torch.h.
 //
-// A tensor object stays the one that the module, and whoever took a handle of
-// it, holds; what it shows is exchanged by set_data: the group's place on the
-// device while that is staged, else nothing, of the true shape and type, which
-// throws when its data is asked for.
+// The module and other holders keep the same tensor object; set_data exchanges
+// its data. A staged group's tensor shows the group's place on the device. An
+// idle one has the true shape and type, but no data: access throws.
 #ifndef HOIST_TORCH_BIND_H_
 #define HOIST_TORCH_BIND_H_
 
@@ -23,11 +22,11 @@ inline namespace v0 {
 namespace torch {
 namespace internal {
 
-// A storage that the module had.
+// A former storage of the module.
 struct Home {
   uint64_t bytes = 0;
   c10::Device device{at::kCPU};
-  // Still there if somebody else holds it.
+  // Alive if another holder exists.
   std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> was;
 };
 
@@ -36,7 +35,7 @@ inline Home HomeOf(const at::Tensor& tensor) {
           tensor.storage().getWeakStorageImpl()};
 }
 
-// A hoisted weight: how it lay at home, and how it lies in its hoist tensor.
+// A hoisted weight: its geometry at home, and in its hoist tensor.
 struct Bound {
   at::Tensor tensor;
   Geometry home;
@@ -45,7 +44,7 @@ struct Bound {
   at::Tensor staged;
 };
 
-// Bytes that hoist keeps: a tensor of a group.
+// A tensor of a group, kept by hoist.
 struct Kept {
   uint32_t group = 0;
   uint32_t tensor = 0;
@@ -57,23 +56,30 @@ struct Kept {
   std::string group_name = {}, tensor_name = {};
 };
 
-// A weight that was moved to the device, where forward may write it.
+// A weight moved to the device, where forward may write it.
 struct Moved {
   at::Tensor tensor;
   size_t home = 0;
   Geometry geometry;
 };
 
-// Threads:  Begun and Ended of one group one after another; the others alone.
+// Private weights of one storage, and their new storage.
+struct Move {
+  Home here;
+  c10::Storage there;  // The old one, if on the device.
+  std::vector<std::pair<at::Tensor, Geometry>> weights = {};
+};
+
+// Threads:  Begun and Ended of one group are serialized; the others exclusive.
 class Bindings {
  public:
-  std::shared_ptr<const Source> source;  // Of all of these.
+  std::shared_ptr<const Source> source;  // Of all.
   std::vector<Home> homes;
   std::vector<Kept> kept;
   std::vector<Moved> moved;
   std::vector<std::vector<size_t>> of_group;  // Of `kept`.
 
-  // `name` of a weight of `kept[i]`, for what it says when it is misused.
+  // `name`: a weight of `kept[i]`, for the error on misuse.
   void MakeIdle(size_t i, const std::string& name, const Model& model) {
     const std::string group(model.group_name(kept[i].group));
     kept[i].group_name = group;
@@ -92,7 +98,7 @@ class Bindings {
     }
   }
 
-  // The idle tensors of `kept[i]` from now on. Nothing of it is staged.
+  // Makes the idle tensors of `kept[i]` orphans. It is not staged.
   void MakeOrphans(size_t i, const std::string& why) {
     const Kept& one = kept[i];
     MakeOrphan(
@@ -102,7 +108,7 @@ class Bindings {
         "hoist: \"" + one.name + "\" " + why + "; attach the module again");
   }
 
-  void LetGo() {
+  void Release() {
     for (const Kept& one : kept) {
       for (const Bound& bound : one.bound) SetData(bound.tensor, bound.idle);
     }
@@ -124,25 +130,28 @@ class Bindings {
     for (const size_t i : of_group[group]) Unbind(kept[i]);
   }
 
-  // Moves private weights of one home; throws torch's exceptions.
-  void MoveTo(c10::Device device, const std::vector<at::Tensor>& tensors) {
-    const at::Tensor& first = tensors.front();
-    if (first.device() == device) return;
-    const size_t home = homes.size();
-    const Home here = HomeOf(first);
-    const c10::Storage there = Allocate(here.bytes, device, /*all=*/true);
-    Copy(first.storage(), 0, there, 0, here.bytes);
-    homes.push_back(here);
-    for (const at::Tensor& tensor : tensors) {
-      moved.push_back({tensor, home, GeometryOf(tensor)});
-      tensor.set_data(
-          View(there, moved.back().geometry, tensor.is_inference()));
+  // The new storage of `home`'s private weights, with the bytes. Changes
+  // nothing. Throws torch's exceptions.
+  static Move Prepare(const at::Tensor& home, c10::Device device) {
+    Move move{HomeOf(home), home.storage(), {}};
+    if (home.device() == device) return move;
+    move.there = Allocate(move.here.bytes, device, /*all=*/true);
+    Copy(home.storage(), 0, move.there, 0, move.here.bytes);
+    return move;
+  }
+
+  void Commit(const Move& move) {
+    const bool moves = move.there.device() != move.here.device;
+    if (moves) homes.push_back(move.here);
+    for (const auto& [tensor, geometry] : move.weights) {
+      if (moves) moved.push_back({tensor, homes.size() - 1, geometry});
+      SetData(tensor, View(move.there, geometry, tensor.is_inference()));
     }
   }
 
-  // All is made before any tensor changes. Throws torch's exceptions. What
-  // cannot be had is left without bytes, and gets into `lost`: what hoistd has
-  // lost; without `staged`, all that is not in this process.
+  // Allocates everything before any tensor changes. Throws torch's exceptions.
+  // Weights that hoistd has lost, or without `staged` all that are not in this
+  // process, are left without bytes and listed in `lost`.
   Status GiveBack(StagedTensors* staged, std::vector<std::string>* lost) {
     lost->clear();
     std::vector<bool> alive(homes.size(), false);
@@ -170,7 +179,7 @@ class Bindings {
     for (size_t i = 0; i < kept.size(); ++i) {
       const Kept& one = kept[i];
       if (gone[i]) {
-        // A resident one is bound until `staged` goes, and its bytes with it.
+        // A resident one is bound, with its bytes, until `staged` goes.
         Unbind(one);
         MakeOrphans(i, "was in hoistd alone, which has ended");
         continue;
@@ -187,8 +196,8 @@ class Bindings {
     return Status();
   }
 
-  // Views that somebody kept show the module's own bytes from now on; of
-  // weights that were given back, if those are where the views are.
+  // Makes existing views show the module's own bytes: those of returned
+  // weights, if on the same device.
   void ShowHomes() const {
     for (const Kept& one : kept) {
       const Bound& first = one.bound.front();
@@ -215,22 +224,22 @@ class Bindings {
   static void Unbind(const Kept& one) {
     for (const Bound& bound : one.bound) {
       bound.tensor.set_data(bound.idle);
-      // The bytes where it lay are another's from now on: backward, which may
-      // have kept a view of it, must not take them for the weight.
+      // Its old place gets other bytes: a view that backward kept must not take
+      // them for the weight.
       if (!bound.tensor.is_inference()) {
         bound.tensor.unsafeGetTensorImpl()->bump_version();
       }
     }
   }
 
-  // What of the group is not in this process. DataLoss: it cannot be had.
+  // Reads the group's bytes that are not in this process. DataLoss: lost.
   Status Fetch(StagedTensors* staged, uint32_t group,
                const std::vector<bool>& alive,
                const std::vector<c10::Storage>& storages) const {
     const bool here = std::all_of(
         of_group[group].begin(), of_group[group].end(),
         [&](size_t i) { return static_cast<bool>(alive[kept[i].home]); });
-    if (here) return Status();  // Its bytes have not changed.
+    if (here) return Status();  // Unchanged bytes.
     if (staged == nullptr) return Status(Code::kDataLoss, "no hoistd has them");
     Result<StagedTensors::Scope> scope = staged->Stage(group);
     if (!scope.ok()) return scope.status();
@@ -247,7 +256,7 @@ class Bindings {
   static c10::Storage Allocate(uint64_t bytes, c10::Device device, bool all) {
     const auto options = at::TensorOptions().dtype(at::kByte).device(device);
     const auto count = static_cast<int64_t>(bytes);
-    // What no weight covers is nobody's, but not random either.
+    // Bytes that no weight covers are zero, not random.
     return (all ? at::empty({count}, options) : at::zeros({count}, options))
         .storage();
   }

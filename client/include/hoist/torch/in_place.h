@@ -1,5 +1,5 @@
-// LibTorch tensors that are read where they lie: a mixture's experts, or an
-// embedding, of which a pass touches a part.
+// Zero-copy LibTorch tensors: a mixture's experts, or an embedding, of which a
+// pass touches a part.
 //
 //   auto experts = hoist::torch::InPlaceTensors::Open(
 //       *session, "/models/moe", {{"layers.0.experts.up"}, ...}, options);
@@ -8,17 +8,17 @@
 //   experts->Count("layers.0.experts.up", chosen);
 //   y = Experts(x, chosen, (*experts)["layers.0.experts.up"]);
 //
-// Each tensor has one address for good, and lies there in pieces: those that
-// are touched most are in device memory (hot), the others in host memory that
-// the device reads over the link (cold). Kernels know nothing of it. See
+// Each tensor has one constant address, and consists of pieces. The most
+// touched pieces are in device memory (hot), the others in host memory that the
+// device reads over the link (cold). Kernels need no change. See
 // hoist/c/in_place.h.
 //
-// Errors:   Status and Result; torch's exceptions are caught and returned, but
-//           where a comment says otherwise.
-// Threads:  one at a time; tensors are read by whoever has them.
-// Streams:  a pass belongs to the stream that was current when it began. What
-//           reads the tensors is on that one, or in order with it; so are the
-//           passes of one object. A pass may be captured into a CUDA graph.
+// Errors:   Status and Result; torch's exceptions are caught and returned,
+//           unless a comment says otherwise.
+// Threads:  one at a time; any thread may read tensors.
+// Streams:  a pass belongs to the current stream at its begin. Reads of the
+//           tensors are on that stream, or in order with it; so are the passes
+//           of one object. A CUDA graph may capture a pass.
 // Writes:   tensors are read-only; see torch/staged.h.
 #ifndef HOIST_TORCH_IN_PLACE_H_
 #define HOIST_TORCH_IN_PLACE_H_
@@ -39,8 +39,8 @@ namespace hoist {
 inline namespace v0 {
 namespace torch {
 
-// A tensor of the files, and what of it is touched or not: equal parts along
-// its first dimension (experts, rows).
+// A tensor of the files, and its units, each touched as a whole: equal parts
+// along its first dimension (experts, rows).
 struct TouchedInPart {
   std::string name;
   int64_t units = 0;  // 0: as many as that dimension has.
@@ -48,27 +48,26 @@ struct TouchedInPart {
 
 // Of InPlaceTensors::Open.
 struct InPlaceTensorsOptions {
-  // What the pieces are called in hoistd; workers of the same share them. Each
-  // set of tensors has its own. Empty: made of the path.
+  // The pieces' name in hoistd; workers with the same name share them. Each set
+  // of tensors has its own. Empty: derived from the path.
   std::string name;
-  // Of the files' other tensors, which are in the same model; see model().
+  // Of the files' other tensors, in the same model; see model().
   Grouping grouping = Grouping::kBlock;
   uint64_t hot_budget_bytes = 0;  // Of device memory, for hot pieces.
   uint32_t device = 0;
-  std::chrono::milliseconds deadline{60'000};  // For all pieces to come.
+  std::chrono::milliseconds deadline{60'000};  // Loads all pieces.
   Readers readers = Readers::kDefault;
 };
 
-// Move-only. Dropped, it moves nothing any more; a tensor of it, and a view,
-// keep what they show.
+// Move-only. Its end stops all moves; its tensors and views keep their bytes.
 class InPlaceTensors {
  public:
   class Pass;
 
-  // Of a safetensors file, or a folder of them. NotFound: it has no such
-  // tensor. InvalidArgument: the first dimension is not of that many units, or
-  // LibTorch has no such type. Unimplemented: hoistd has nothing that is read
-  // in place, and why. ResourceExhausted: not enough of it.
+  // Opens tensors of a safetensors file, or a folder of them. NotFound: no such
+  // tensor. InvalidArgument: the units do not divide the first dimension, or
+  // LibTorch has no such type. Unimplemented: hoistd cannot read in place; the
+  // message says why. ResourceExhausted: too little in-place memory.
   static Result<InPlaceTensors> Open(Session& session, const std::string& path,
                                      const std::vector<TouchedInPart>& wanted,
                                      const InPlaceTensorsOptions& options = {});
@@ -82,27 +81,25 @@ class InPlaceTensors {
     return *found;
   }
 
-  // What is put on the current stream from now on is a pass: pieces that are
-  // waiting to change places do so first. It has been launched when the Pass
-  // ends, and may run yet.
+  // Begins a pass on the current stream, after a remap of pending pieces. When
+  // the Pass ends, it has been launched, and may still run.
   Result<Pass> Begin();
-  // A pass touches these units: whole numbers, on whichever device. Counted on
-  // the tensors' device, by what a CUDA graph records.
+  // Counts units that a pass touches: integers, on any device. The count runs
+  // on the tensors' device, and a CUDA graph may record it.
   Status Count(const std::string& name, const at::Tensor& units);
 
-  // See hoist_in_place_advance: nothing reads the tensors meanwhile.
+  // See hoist_in_place_advance: nothing may read the tensors meanwhile.
   Status Advance(bool wait = false) { return state_->in_place.Advance(wait); }
-  // From now on; what is too much leaves the device between passes.
+  // Sets the hot budget; excess pieces leave the device between passes.
   Status SetBudget(uint64_t hot_budget_bytes) {
     return state_->in_place.SetBudget(hot_budget_bytes);
   }
-  // Ask after synchronizing, before results are used.
+  // Call it after synchronizing, before results are used.
   Status Check() const { return state_->in_place.Check(); }
-  // What is hot now, and what was touched so far.
+  // Hot pieces now, and touches so far.
   hoist_in_place_stats stats() const { return state_->in_place.stats(); }
-  // Its groups are the pieces, and then the files' other tensors, as they are
-  // grouped: session.DescribeModel(model().name()) is what StagedTensors plans
-  // those by.
+  // Its groups are the pieces, then the files' other tensors in their groups:
+  // for these StagedTensors takes session.DescribeModel(model().name()).
   const Model& model() const { return state_->model; }
   c10::Device device() const { return state_->device; }  // Where they are.
 
@@ -111,10 +108,10 @@ class InPlaceTensors {
     internal::Geometry geometry;
     uint64_t bytes = 0;
     int64_t units = 0;
-    int64_t first = 0;  // Of its units' counts.
+    int64_t first = 0;  // Its units' first count.
     at::Tensor tensor;
   };
-  // Tensors' storages keep it.
+  // Kept alive by tensors' storages.
   struct State {
     State(Session&& session_in, Model&& model_in, c10::Device device_in,
           at::Tensor counts_in, InPlace&& in_place_in)
@@ -127,7 +124,7 @@ class InPlaceTensors {
     Model model;
     c10::Device device;
     at::Tensor counts;
-    InPlace in_place;  // Gone before what it counts with.
+    InPlace in_place;  // Destroyed before its counts.
   };
   using Entries = std::unordered_map<std::string, Entry>;
 
@@ -148,7 +145,7 @@ class InPlaceTensors {
   Entries entries_;
 };
 
-// Being launched until it ends. Move-only; ends before its InPlaceTensors does.
+// A pass under launch until its end. Move-only; ends before its InPlaceTensors.
 class InPlaceTensors::Pass {
  public:
   // `other` is left without a pass.
@@ -163,7 +160,7 @@ class InPlaceTensors::Pass {
   }
   ~Pass() { (void)End(); }
 
-  // Again: nothing happens.
+  // A second End does nothing.
   Status End() {
     State* state = std::exchange(state_, nullptr);
     return state == nullptr ? Status() : state->in_place.End();
@@ -201,7 +198,7 @@ inline Status InPlaceTensors::Count(const std::string& name,
   const Entry& entry = found->second;
   return internal::Catching([&] {
     const c10::InferenceMode mode(false);
-    // Numbers of no unit are counted behind the last.
+    // Invalid unit numbers are counted behind the last.
     const at::Tensor all =
         units.reshape({-1}).to(state_->counts.device(), at::kLong);
     const at::Tensor at = all.masked_fill(all.lt(0), entry.units)
@@ -213,7 +210,7 @@ inline Status InPlaceTensors::Count(const std::string& name,
   });
 }
 
-// What the files say of the tensors.
+// Reads the tensors' metadata in the files.
 inline Result<InPlaceTensors::Entries> InPlaceTensors::Look(
     const Model& files, const std::vector<TouchedInPart>& wanted) {
   std::unordered_map<std::string, TensorView> known;
@@ -273,8 +270,8 @@ inline void InPlaceTensors::AddOthers(const Model& files,
   }
 }
 
-// Whole pages, and whole units where few of them fill pages; else as many pages
-// as a unit nearly has.
+// Whole pages: whole units where few of them fill pages, else about one unit's
+// pages.
 inline uint64_t InPlaceTensors::PieceBytes(uint64_t unit_bytes) {
   constexpr uint64_t kPage = uint64_t{2} << 20, kMostUnits = 4;
   const uint64_t together = std::lcm(unit_bytes, kPage);
@@ -339,7 +336,7 @@ inline Result<InPlaceTensors> InPlaceTensors::Open(
     name = path.substr(first, path.find_last_not_of('/') - first + 1) +
            "#in-place";
   }
-  // As it is first, to know of its tensors; no weight is read.
+  // Registered as is first, for its metadata; no weight is read.
   RegisterOptions whole;
   whole.name = name + "#files";
   whole.path = path;
@@ -353,7 +350,7 @@ inline Result<InPlaceTensors> InPlaceTensors::Open(
     pieces = Pieces(wanted, *entries, &tensors);
     AddOthers(*files, *entries, &pieces);
   }
-  (void)session.Forget(*files);  // Another worker may be looking, too.
+  (void)session.Forget(*files);  // Another worker may use it, too.
   if (!entries.ok()) return entries.status();
   pieces.name = name;
   pieces.path = path;

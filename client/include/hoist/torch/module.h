@@ -1,5 +1,4 @@
-// What torch.h knows of a module: its weights, whose bytes they share, and
-// which of them are staged together. Internal to torch.h.
+// A module's weights: their shared bytes and their groups. Internal to torch.h.
 #ifndef HOIST_TORCH_MODULE_H_
 #define HOIST_TORCH_MODULE_H_
 
@@ -26,13 +25,13 @@ namespace torch {
 
 // Which weights are staged together.
 enum class Groups {
-  // Each element of the outermost ModuleLists and Sequentials that hold several
-  // weighted modules; each largest subtree beside them.
+  // Each element of the outermost ModuleLists and Sequentials with several
+  // weighted modules, and each largest subtree outside them.
   kBlock,
   kLeaf,  // Each module that owns weights.
 };
-// A name puts the module, and all below it, into that group; nullopt leaves its
-// own weights in a group of their own, and asks for its children.
+// A name puts the module and all below it into that group. nullopt gives its
+// own weights a separate group, and visits its children.
 using GroupRule = std::function<std::optional<std::string>(
     const std::string& name, const ::torch::nn::Module& module)>;
 
@@ -40,7 +39,7 @@ namespace internal {
 
 using Module = ::torch::nn::Module;
 
-// A tensor object that modules hold, once for all names it has.
+// A tensor object of modules, once for all its names.
 struct Weight {
   at::Tensor tensor;
   std::vector<std::string> names;
@@ -54,9 +53,9 @@ struct Weight {
 struct Node {
   const Module* module = nullptr;
   std::string name;
-  std::vector<size_t> children;  // Those seen first here.
-  bool own = false;              // Has hoisted weights itself,
-  bool any = false;              // or something below has.
+  std::vector<size_t> children;  // Seen first here.
+  bool own = false;              // Own hoisted weights,
+  bool any = false;              // or any below.
 };
 
 // A module tree; nodes in preorder, each module once.
@@ -107,7 +106,7 @@ inline bool Covers(const std::string& prefix, const std::string& name) {
          (name.size() == prefix.size() || name[prefix.size()] == '.');
 }
 
-// Why hoist cannot look after the tensor; empty: it can.
+// Why hoist cannot keep the tensor; empty: it can.
 inline std::string WhyNot(const at::Tensor& tensor) {
   if (tensor.layout() != at::kStrided || tensor.is_quantized() ||
       tensor.is_nested() || !tensor.has_storage()) {
@@ -124,7 +123,7 @@ inline std::string WhyNot(const at::Tensor& tensor) {
          ", which hoist lacks";
 }
 
-// The raw pointer, also of a storage that throws when it is asked.
+// The raw pointer, also of a storage whose accessor throws.
 inline const void* RawData(const at::Tensor& tensor) {
   return tensor.storage()
       .unsafeGetStorageImpl()
@@ -132,7 +131,7 @@ inline const void* RawData(const at::Tensor& tensor) {
       .get();
 }
 
-// Where a module's weights are that is detached.
+// The device of a detached module's weights.
 inline c10::Device HomeDevice(const at::Tensor& tensor) {
   return tensor.is_meta() ? c10::Device(at::kCPU) : tensor.device();
 }
@@ -164,9 +163,9 @@ inline Status CheckBytes(const Weight& weight, bool theirs) {
   return Status();
 }
 
-// Says which weights are hoisted; `theirs`: their bytes come from elsewhere.
-// What shares a storage with a private tensor is private, as that may be
-// written.
+// Chooses the hoisted weights; `theirs`: their bytes come from elsewhere. A
+// weight that shares a storage with a private tensor, which may be written, is
+// private.
 inline Status Choose(const std::vector<std::string>& exclude,
                      const std::function<bool(const std::string&,
                                               const at::Tensor&)>& hoist_buffer,
@@ -286,7 +285,7 @@ class Grouper {
   std::unordered_map<const Module*, std::string> names_;
 };
 
-// Bytes that hoist keeps: a range of a storage that weights cover.
+// A range of a storage that weights cover, kept by hoist.
 struct Stored {
   c10::StorageImpl* storage = nullptr;
   uint64_t from = 0, to = 0;    // Of the storage, in bytes.
@@ -307,7 +306,7 @@ inline std::vector<Stored> FindStored(const Tree& tree) {
                   from + SpanOf(geometry),
                   {i},
                   true};
-    // All earlier ones that overlap it become one with it.
+    // Merges all earlier ranges that overlap it.
     const auto overlaps = [&](const Stored& other) {
       return other.storage == stored.storage && other.from < stored.to &&
              stored.from < other.to;
@@ -339,13 +338,13 @@ inline std::vector<Stored> FindStored(const Tree& tree) {
   return all;
 }
 
-// Ranges that are staged together.
+// Ranges of one group.
 struct StoredGroup {
   std::string name;
   std::vector<size_t> stored;
 };
 
-// Groups that share bytes are one, as those are kept once.
+// Merges groups that share bytes, which are kept once.
 inline std::vector<StoredGroup> GroupStored(
     const Tree& tree, const std::vector<Stored>& stored,
     const std::unordered_map<const Module*, std::string>& names) {

@@ -1,5 +1,5 @@
-// Where a module's weights are found again: by Attached, once hoistd has ended,
-// and by Attach, where an Attached left weights behind. Internal to torch.h.
+// The source of a module's weights: for Attached after hoistd's end, and for
+// Attach if an Attached left weights behind. Internal to torch.h.
 #ifndef HOIST_TORCH_SOURCE_H_
 #define HOIST_TORCH_SOURCE_H_
 
@@ -15,7 +15,7 @@ inline namespace v0 {
 namespace torch {
 namespace internal {
 
-// A model, and what its weights must be.
+// A model, and its expected weights.
 struct Source {
   std::optional<RegisterOptions> files;  // None: the model of that name.
   std::string model;
@@ -42,19 +42,19 @@ struct Source {
   }
 };
 
-// Of a weight whose bytes are nowhere in this process and that nothing brings
-// any more: what brings them back. Its storage has it, beside the error that it
-// throws, so that it goes with the last tensor of the weight.
+// Recovers a weight whose bytes are not in this process, after the end of its
+// Attached. The weight's storage owns it, and the error that it throws, so it
+// ends with the last tensor of the weight.
 struct Orphan {
-  std::shared_ptr<const Source> source;  // Shared by all of one Attached.
+  std::shared_ptr<const Source> source;  // One for each Attached.
   std::string group, tensor;             // There.
   uint64_t bytes = 0;
-  c10::Device home{at::kCPU};  // Where the module had it.
+  c10::Device home{at::kCPU};  // The module's device.
 };
 
 inline void DropOrphan(void* orphan) { delete static_cast<Orphan*>(orphan); }
 
-// nullptr: it is none.
+// nullptr: not an orphan.
 inline const Orphan* OrphanOf(const at::Tensor& tensor) {
   const c10::DataPtr& data =
       tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
@@ -63,7 +63,7 @@ inline const Orphan* OrphanOf(const at::Tensor& tensor) {
              : nullptr;
 }
 
-// `storage`, of idle tensors, has no bytes from now on, and throws `error`.
+// Makes `storage`, of idle tensors, throw `error`; it has no bytes.
 inline void MakeOrphan(const c10::Storage& storage, Orphan orphan,
                        const std::string& error) {
   c10::StorageImpl& impl = *storage.unsafeGetStorageImpl();

@@ -9,15 +9,14 @@
 // LibTorch is. Built against 2.11 with CUDA and 2.13 without.
 //
 // Errors:   Status and Result, as hoist.h; torch's own exceptions are caught
-//           and returned, but where a comment says otherwise.
-// Device:   a CUDA device of hoistd's needs a LibTorch with CUDA; an emulated
-//           one's weights are CPU tensors.
-// Streams:  a scope belongs to the stream that was current when it began.
-// Views:    a tensor of a group, and every view of it, shows the group's bytes
-//           where they are by now, whenever the group is staged, and none while
-//           it is not: torch's functions then throw a c10::Error that names it
-//           (LibTorch before 2.12: they read address 0). Of no use are data
-//           pointers that were taken in an earlier scope.
+//           and returned, unless a comment says otherwise.
+// Device:   a CUDA device needs a LibTorch with CUDA; an emulated device's
+//           weights are CPU tensors.
+// Streams:  a scope belongs to the current stream at its begin.
+// Views:    while a group is staged, its tensors and their views show its bytes
+//           at their current place. Otherwise they have none: torch's functions
+//           throw a c10::Error that names it (LibTorch before 2.12: they read
+//           address 0). Data pointers from an earlier scope are void.
 // Writes:   weights are read-only. A write through one faults: SIGSEGV on an
 //           emulated device, an illegal memory access on a GPU.
 #ifndef HOIST_TORCH_STAGED_H_
@@ -40,20 +39,20 @@
 namespace hoist {
 inline namespace v0 {
 namespace torch {
-// A plan's groups as tensors that are built once: a group has the same tensors
-// whenever it is staged, and at the same addresses until the plan is made anew
-// by EndPass (a learned order), SetBudget or SetOrder.
+// A plan's groups as tensors, built once. A group has the same tensors in every
+// stage, at the same addresses until EndPass (a learned order), SetBudget or
+// SetOrder remakes the plan.
 //
-// Threads:  Stage and its scopes are thread-safe; EndPass, SetBudget and
-//           SetOrder want nothing staged, and nothing bound in use.
+// Threads:  Stage and its scopes are thread-safe. During EndPass, SetBudget and
+//           SetOrder nothing may be staged, and nothing bound in use.
 class StagedTensors {
  public:
   class Scope;
 
-  // `options` as Session::SetPlan takes them, but that an order is learned by
-  // EndPass alone, as addresses are kept. ResourceExhausted: the budget is too
-  // small, and the message says what would do; `model` is the caller's yet.
-  // Beside its own, it keeps the session alive.
+  // `options` as for Session::SetPlan, but only EndPass learns an order, since
+  // addresses are kept. ResourceExhausted: the budget is too small; the message
+  // says how much would be enough, and the caller keeps `model`. It keeps the
+  // session alive.
   static Result<StagedTensors> Create(Session& session, Model&& model,
                                       const PlanOptions& options = {}) {
     Result<Session> shared = session.Share();
@@ -75,22 +74,22 @@ class StagedTensors {
     return StagedTensors(std::move(state));
   }
 
-  // The group's tensors are there for what is put on the current stream from
-  // now on, until the scope ends. Groups that take turns in one place cannot be
-  // staged at once: it waits for its turn for `turn_deadline`, where threads
-  // share the plan; DeadlineExceeded. 0: FailedPrecondition, with the budget
-  // that would do.
+  // Makes the group's tensors usable by later work on the current stream, until
+  // the scope ends. Groups that share a place cannot be staged together: for
+  // threads that share the plan, it waits up to `turn_deadline`
+  // (DeadlineExceeded). 0: FailedPrecondition, with the budget that would be
+  // enough.
   Result<Scope> Stage(uint32_t group,
                       std::chrono::milliseconds turn_deadline = {});
   // By the group's name.
   Result<Scope> Stage(const std::string& group,
                       std::chrono::milliseconds turn_deadline = {});
 
-  // Whether the group's tensors are there without a scope: the plan keeps it
-  // resident, and it was staged. They stay until the plan is made anew.
+  // Whether the group's tensors are usable without a scope: it is resident, and
+  // was staged. They stay until the plan is remade.
   bool bound(uint32_t group) const;
 
-  // As Plan's. After each, nothing is bound if the plan was made anew.
+  // As Plan's. Nothing is bound after a remake of the plan.
   Status EndPass() {
     Result<bool> changed = state_->plan.EndPass();
     if (changed.ok() && *changed) state_->Unbind();
@@ -104,15 +103,15 @@ class StagedTensors {
   Status SetOrder(const std::vector<uint32_t>& groups) {
     return Anew(state_->plan.SetOrder(groups));
   }
-  // Ask after synchronizing, before results are used.
+  // Call it after synchronizing, before results are used.
   Status Check() const { return state_->plan.Check(); }
 
-  const Model& model() const { return state_->model; }   // What is planned.
+  const Model& model() const { return state_->model; }   // Of the plan.
   const Plan& plan() const { return state_->plan; }      // Between passes.
   c10::Device device() const { return state_->device; }  // Where they are.
 
-  // For Attach: told when a group's tensors begin to show its bytes, and before
-  // they show none, under the group's lock. Nothing is staged.
+  // For Attach: called after a group's tensors get its bytes, and before they
+  // lose them, under the group's lock. Nothing is staged.
   struct Watcher {
     std::function<void(uint32_t group, const std::vector<at::Tensor>& tensors)>
         begun;
@@ -123,13 +122,13 @@ class StagedTensors {
     state_->Unbind();
     state_->watcher = std::move(watcher);
   }
-  // The session is done with the model once this and all else of it is gone.
+  // The session is done with the model once all its holders are gone.
   Status DoneWithModel() { return state_->session.DoneWith(state_->model); }
-  // The watcher is told nothing any more.
+  // Ends calls to the watcher.
   void Forget() { state_->watcher = {}; }
-  // For Attach: the tensors of `before`, which is to go, are those of the same
-  // groups here, so that who holds a view of one finds the bytes again. Nothing
-  // is staged. `group`, `tensor`: what numbers there are here.
+  // For Attach: takes the tensors of `before`, which ends, for the same groups
+  // here, so that existing views find the bytes again. Nothing is staged.
+  // `group`, `tensor`: the new numbers by the old.
   void TakeTensors(StagedTensors& before, const std::vector<uint32_t>& group,
                    const std::vector<std::vector<uint32_t>>& tensor);
 
@@ -138,11 +137,11 @@ class StagedTensors {
     std::mutex mu;
     uint32_t scopes = 0;
     bool shown = false;
-    bool resident = false;  // Shown for as long as the plan stands.
+    bool resident = false;  // Shown as long as the plan stands.
     bool made = false;      // What follows; of tensors, in image order.
     std::vector<at::Tensor> tensors;
     std::vector<uint64_t> offsets;  // In the image, in bytes.
-    std::vector<std::string> idle;  // What they say while they show nothing.
+    std::vector<std::string> idle;  // Their errors while idle.
     std::unordered_map<std::string, uint32_t> by_name;
   };
   struct State {
@@ -160,7 +159,7 @@ class StagedTensors {
     void Make(uint32_t group);
     void Show(uint32_t group, const void* address);
     void Hide(uint32_t group);
-    // All that no scope has.
+    // All groups without a scope.
     void Unbind();
 
     Session session;
@@ -183,7 +182,7 @@ class StagedTensors {
 };
 
 // The right to use a group's tensors; ends with the scope, and before its
-// StagedTensors does. Move-only. Tensors, and views of them, must not be used
+// StagedTensors does. Move-only. Tensors and their views must not be used
 // afterwards.
 class StagedTensors::Scope {
  public:
@@ -202,11 +201,11 @@ class StagedTensors::Scope {
     }
     return *this;
   }
-  // What End could say is said by the plan's next call, too.
+  // The plan's next call reports End's error, too.
   ~Scope() { (void)End(); }
 
-  // What is on the stream by now is the last that reads the tensors. Again:
-  // nothing happens.
+  // Earlier work on the stream is the last to read the tensors. A second End
+  // does nothing.
   Status End() {
     State* state = std::exchange(state_, nullptr);
     return state == nullptr ? Status() : state->End(group_, stream_);
@@ -232,12 +231,12 @@ class StagedTensors::Scope {
     TORCH_CHECK(found.ok(), "hoist: ", found.status().ToString());
     return *found;
   }
-  // All of the group's, in image order; none once ended.
+  // The group's tensors, in image order; none once ended.
   std::vector<at::Tensor> tensors() const {
     if (state_ == nullptr) return {};
     return state_->groups[group_].tensors;
   }
-  // Whether the tensor shows what goes with the scope.
+  // Whether the tensor shows bytes that end with the scope.
   bool lends(const at::Tensor& tensor) const {
     if (state_ == nullptr || !tensor.defined() || !tensor.has_storage() ||
         !internal::IsLent(tensor.storage())) {
@@ -250,7 +249,7 @@ class StagedTensors::Scope {
                          return lent.is_alias_of(tensor);
                        });
   }
-  uint32_t group() const { return group_; }  // Which was staged.
+  uint32_t group() const { return group_; }  // The staged one.
 
  private:
   friend class StagedTensors;
@@ -302,7 +301,7 @@ inline Status StagedTensors::State::Begin(
   }
   Result<const void*> address = plan.StageInTurn(number, turn_deadline, stream);
   if (!address.ok()) return address.status();
-  // Only now: who waits holds up nobody who is to end a scope.
+  // Only now: a waiter must not block the end of another scope.
   Group& group = groups[number];
   const std::lock_guard<std::mutex> lock(group.mu);
   Status shown;
@@ -324,7 +323,7 @@ inline Status StagedTensors::State::Begin(
 inline Status StagedTensors::State::End(uint32_t number, hoist_stream stream) {
   Group& group = groups[number];
   {
-    // First, so that nobody finds the tensors when their place is another's.
+    // First: no thread may find the tensors when their place is another's.
     const std::lock_guard<std::mutex> lock(group.mu);
     if (--group.scopes == 0 && !group.resident) Hide(number);
   }

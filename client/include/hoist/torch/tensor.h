@@ -1,5 +1,4 @@
-// What LibTorch's tensors are made of where their bytes are hoist's. Internal
-// to torch.h and torch/staged.h.
+// LibTorch tensors over hoist's bytes. Internal to torch.h and torch/staged.h.
 #ifndef HOIST_TORCH_TENSOR_H_
 #define HOIST_TORCH_TENSOR_H_
 
@@ -15,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-// c10::Stream tells its CUstream itself from 2.11 on. Before, only a CUDA
-// build's headers do, which need CUDA's; this file is in no other build.
+// c10::Stream gives its CUstream from 2.11 on. Before, only a CUDA build's
+// headers do, and they need CUDA's; other builds lack this file.
 #if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 11 && \
     __has_include(<c10/cuda/impl/cuda_cmake_macros.h>)
 #include <c10/cuda/CUDAStream.h>
@@ -59,7 +58,7 @@ inline const std::vector<TypePair>& Types() {
   return types;
 }
 
-// What of a tensor is not its bytes. `offset` in elements.
+// A tensor without its bytes. `offset` in elements.
 struct Geometry {
   c10::ScalarType dtype = at::kByte;
   std::vector<int64_t> sizes;
@@ -77,7 +76,7 @@ inline Geometry Bytes(uint64_t count, uint64_t offset = 0) {
           {1},
           static_cast<int64_t>(offset)};
 }
-// That the elements span, from the first to the last.
+// The elements' span, from the first to the last.
 inline uint64_t SpanOf(const Geometry& geometry) {
   int64_t last = 0;
   for (size_t i = 0; i < geometry.sizes.size(); ++i) {
@@ -87,7 +86,7 @@ inline uint64_t SpanOf(const Geometry& geometry) {
   return (last + 1) * c10::elementSize(geometry.dtype);
 }
 
-// By which hoist's own storages are known.
+// The mark of hoist's own storages.
 inline void NotOwned(void*) {}
 inline void DropKept(void* kept) {
   delete static_cast<std::shared_ptr<void>*>(kept);
@@ -95,20 +94,20 @@ inline void DropKept(void* kept) {
 inline c10::DataPtr Lent(const void* data, c10::Device device) {
   return {const_cast<void*>(data), nullptr, &NotOwned, device};
 }
-// Whether the storage shows what is hoist's, or will.
+// Whether the storage shows hoist's bytes, now or later.
 inline bool IsLent(const c10::Storage& storage) {
   return storage.unsafeGetStorageImpl()
              ->_mutable_data_ptr_no_checks()
              .get_deleter() == &NotOwned;
 }
 
-// Of a storage whose bytes are there for as long as it is.
+// For a storage that keeps its bytes alive.
 inline c10::DataPtr Keeping(const void* data, std::shared_ptr<void> keeps,
                             c10::Device device) {
   return {const_cast<void*>(data), new std::shared_ptr<void>(std::move(keeps)),
           &DropKept, device};
 }
-// Whether the tensor shows what is hoist's and read-only, or will.
+// Whether the tensor shows hoist's read-only bytes, now or later.
 inline bool IsHoists(const at::Tensor& tensor) {
   return IsLent(tensor.storage()) || tensor.storage()
                                              .unsafeGetStorageImpl()
@@ -116,15 +115,15 @@ inline bool IsHoists(const at::Tensor& tensor) {
                                              .get_deleter() == &DropKept;
 }
 
-// A storage of hoist's that shows nothing yet; `device` is where it will.
+// A storage of hoist on `device`, which shows nothing yet.
 inline c10::Storage Borrow(uint64_t bytes, c10::Device device) {
   return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), static_cast<int64_t>(bytes),
       Lent(nullptr, device), /*allocator=*/nullptr, /*resizable=*/false));
 }
 
-// LibTorch can take the error off a storage again from 2.12 on; before, one
-// that is to be shown again gets none.
+// LibTorch can clear a storage's error from 2.12 on; before, a storage that is
+// shown again gets none.
 template <typename S>
 auto ClearError(S& storage, int)
     -> decltype(storage.clear_data_ptr_access_error_msg_()) {
@@ -140,21 +139,21 @@ auto SetError(S& storage, const std::string& why, int)
 template <typename S>
 void SetError(S&, const std::string&, long) {}
 
-// All tensors over the storage show `data` from now on,
+// Makes all tensors over the storage show `data`,
 inline void Show(const c10::Storage& storage, c10::DataPtr data) {
   c10::StorageImpl& impl = *storage.unsafeGetStorageImpl();
   ClearError(impl, 0);
   impl.set_data_ptr_noswap(std::move(data));
 }
-// or nothing, and throw where they are asked for it.
+// or nothing; an access then throws.
 inline void Hide(const c10::Storage& storage, const std::string& why) {
   c10::StorageImpl& impl = *storage.unsafeGetStorageImpl();
   impl.set_data_ptr_noswap(Lent(nullptr, storage.device()));
   SetError(impl, why, 0);
 }
 
-// `inference`: of the kind that c10::InferenceMode makes, as set_data needs
-// where the tensor that takes it over is one.
+// `inference`: an inference tensor, as set_data needs if the tensor that takes
+// it over is one.
 inline at::Tensor View(c10::Storage storage, const Geometry& geometry,
                        bool inference = false) {
   const c10::InferenceMode mode(inference);
@@ -169,8 +168,8 @@ inline at::Tensor View(c10::Storage storage, const Geometry& geometry,
   return made;
 }
 
-// LibTorch exchanges no meta tensor's memory for a CPU's or a GPU's, but lets
-// the tensor become one of those.
+// LibTorch does not exchange a meta tensor's memory for a CPU's or a GPU's, but
+// lets the tensor change its device.
 template <typename I>
 auto LeaveMeta(I& impl, c10::Device device, int)
     -> decltype(impl._change_backend_component_keys(device)) {
@@ -184,7 +183,7 @@ void LeaveMeta(I&, c10::Device, long) {
       "memory, or use hoist::torch::StagedTensors");
 }
 
-// `tensor`, which stays the object that it is, shows what `value` does.
+// Makes `tensor`, the same object, show the bytes of `value`.
 inline void SetData(const at::Tensor& tensor, const at::Tensor& value) {
   if (tensor.is_meta()) {
     LeaveMeta(*tensor.unsafeGetTensorImpl(), value.device(), 0);
@@ -192,7 +191,7 @@ inline void SetData(const at::Tensor& tensor, const at::Tensor& value) {
   tensor.set_data(value);
 }
 
-// Calls what may throw torch's exceptions; they come back as a Status.
+// Runs a call; torch's exceptions become a Status.
 template <typename Call>
 Status Catching(const Call& call) {
   try {
@@ -221,7 +220,7 @@ void* NativeHandle(const S& stream, long) {
               " without CUDA has no handle for ", stream);
 #endif
 }
-// What hoist's calls take for the device's current stream.
+// The device's current stream, for hoist's calls.
 inline hoist_stream CurrentStream(c10::Device device) {
   if (device.type() != c10::DeviceType::CUDA) return nullptr;
   const c10::impl::VirtualGuardImpl guard(device.type());

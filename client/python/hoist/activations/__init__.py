@@ -1,8 +1,8 @@
-"""Activations that are offloaded by the layer.
+"""Activations that are offloaded by layers.
 
     offload = hoist.offload_activations(model, budget="8GiB")
     with hoist.keep():
-        ...                          # what is saved here stays
+        ...                          # tensors saved here stay
 
 See hoist.offload_activations, and README.md.
 """

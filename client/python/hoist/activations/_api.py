@@ -10,12 +10,12 @@ from torch import nn
 from .. import _session
 from .._arena import Arena
 from .._errors import InvalidArgument
-from ..nn._api import unwrap
-from ..nn._budget import Amount, find_device, to_bytes
-from ..nn._casting import Patterns
-from ..nn._grouping import is_called
-from ..nn._link import default_session
-from ..nn._options import Where
+from ..nn._api.attach import unwrap
+from ..nn._api.options import Where
+from ..nn._plan.budget import Amount, find_device, to_bytes
+from ..nn._store.link import default_session
+from ..nn._tree.casting import Patterns
+from ..nn._tree.grouping import is_called
 from . import _finding
 from ._copying import copier_of
 from ._engine import Engine
@@ -25,7 +25,7 @@ from ._parking import Parking
 
 Layers = Union[nn.Module, Iterable[nn.Module], None]
 
-KEEP_LAST = 2  # What the others' copies run beside.
+KEEP_LAST = 2  # Layers that run during the others' copies.
 MIN_BYTES = 256 << 10
 
 
@@ -35,8 +35,8 @@ def offload_activations(
         skip: Patterns = (), arena: Amount = None, device: Where = None,
         session: _session.Session | None = None,
         deadline: float = 60.0) -> Offload:
-    """From now on what layers save for backward goes to the host, and is back
-    before their backward; results are the same, bit for bit.
+    """Moves tensors that layers save for backward to the host, and back before
+    their backward; results are the same, bit for bit.
 
     A layer's saved tensors are copied out while the next layers run, and back
     while the layers after it go backward. On the device are those of the last
@@ -49,38 +49,38 @@ def offload_activations(
             ...
         offload.close()              # or `with hoist.offload_activations(...)`
 
-    What stays where it is: parameters and buffers, tensors of other devices,
-    what hoist.keep() and hoist.mark_keep say. Within torch.utils.checkpoint its
-    inputs are offloaded, and the rest is computed again, as ever.
+    These stay: parameters and buffers, tensors of other devices, those under
+    hoist.keep() and hoist.mark_keep. torch.utils.checkpoint has its inputs
+    offloaded, and computes the rest again.
 
     Threads: as Offload has it.
 
-    model_or_layers: a model, whose blocks are the layers (those that
-        hoist.attach groups weights by), or the layers in the order that they
-        run, or None: layers are what `with offload.layer():` says.
+    model_or_layers: a model, whose blocks (hoist.attach's groups) are the
+        layers; or the layers in execution order; or None, with layers marked by
+        `with offload.layer():`.
     budget: device memory for saved activations: bytes, "8GiB", a fraction of
-        what a pass saves, or None. As many of the last layers stay as fit; the
-        first pass shows it. If several passes are under way (microbatches),
+        a pass's saved bytes, or None. As many of the last layers stay as fit;
+        the first pass shows it. If several passes are under way (microbatches),
         they share it.
     keep_last: layers at the end of a pass that stay, at least.
     min_bytes: smaller tensors stay.
     skip: modules whose saved tensors stay: patterns of names, classes or
         modules; one, or several.
-    arena: bytes of host memory ("64GiB"), leased at once. None: what the first
-        passes turn out to need. If it is too small the last layers that would be
-        offloaded stay on the device, or, beyond the budget, ResourceExhausted
-        names the least that would do.
+    arena: bytes of host memory ("64GiB"), leased at once. None: as much as the
+        first passes need. If it is too small, the last layers that would be
+        offloaded stay on the device, or, beyond the budget,
+        ResourceExhausted names the least that would be enough.
     device: torch's name or hoistd's index; None: as hoist.attach has it. Its
         tensors are the ones that move. hoistd's emulated device is the CPU.
     session: None: one for the whole process, as hoist.connect() finds it.
-    deadline: seconds to wait for the host memory that `arena` asks for. What is
-        leased in a step is there, or is not.
+    deadline: seconds to wait for the host memory of `arena`. Leases within a
+        step do not wait.
 
-    If hoistd ends, what is leased stays, and a step goes on.
+    If hoistd ends, leased memory stays, and a step goes on.
 
     Raises InvalidArgument (no blocks, no such module, no amount),
-    ResourceExhausted (the arena does not fit the host, and what would), and
-    Unavailable (no hoistd).
+    ResourceExhausted (the arena does not fit the host; names one that would),
+    and Unavailable (no hoistd).
     """
     _check(budget, keep_last, min_bytes)
     root, layers = _layers_of(model_or_layers)
@@ -118,7 +118,7 @@ def _layers_of(given: Layers) -> tuple[nn.Module | None, list[nn.Module]]:
 def make_engine(device: Where, session: _session.Session | None, arena: Amount,
                 min_bytes: int, deadline: float,
                 stream: torch.cuda.Stream | None = None) -> Engine:
-    """As offload_activations has these; stream: as CudaCopier."""
+    """Arguments as of offload_activations; stream: as CudaCopier's."""
     session = session or default_session()
     found, torch_device = find_device(session, device)
     fixed = None if arena is None else _host_bytes(arena)

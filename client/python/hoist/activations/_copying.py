@@ -1,12 +1,12 @@
-"""What copies between a device and the host, and in what order.
+"""Copies between a device and the host, and their order.
 
-A `Copier` is one device's. Copies go on streams of their own, beside the
-computation; a `Mark` is a point in one of those streams, which the computation
-can be made to come after. The host waits for nothing here.
+A `Copier` is one device's. Copies use streams of their own, beside the
+computation; a `Mark` is a point in one of those streams that the computation
+can wait for. The host waits for nothing here.
 
-Copies to the device come in turns of its link, which hoistd grants
-(hoist._copier), so that weights that others stream are not held up by more than
-a fair share; those to the host are counted.
+Copies to the device take turns on its link, which hoistd grants
+(hoist._copy_permit), so that they delay streamed weights of others by a fair
+share at most; copies to the host are counted.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any, Iterable, Protocol
 
 import torch
 
-from .. import _copier, _session
+from .. import _copy_permit, _session
 from .._errors import FailedPrecondition
 
-# Where bytes come from, and where they go; uint8, of the same length.
+# Sources and destinations; uint8, of the same length.
 Copies = Iterable[tuple[torch.Tensor, torch.Tensor]]
-Mark = Any  # An event, or DONE; None is a copy that was not begun.
+Mark = Any  # An event, or DONE; None: the copy has not begun.
 DONE = "done when the call that gave it returned"
 
 
@@ -32,7 +32,7 @@ class Copier(Protocol):
     device: torch.device
 
     def out_stream(self) -> int:
-        """What copies to the host go on, as CUDA's handle; 0 without streams."""
+        """The stream of copies to the host, as CUDA's handle; 0 without one."""
 
     def in_stream(self) -> int:
         """The same for copies to the device."""
@@ -44,18 +44,18 @@ class Copier(Protocol):
         """The current stream, for `wait`."""
 
     def copy_out(self, copies: Copies) -> Mark:
-        """To the host, after all that is on the current stream by now. The
+        """To the host, after the work queued on the current stream so far. The
         sources must stay until the mark."""
 
     def copy_in(self, copies: Copies) -> list[Mark]:
-        """To memory that the current stream may use by now: a mark a copy."""
+        """To memory that the current stream may use by now; a mark for each."""
 
     def wait(self, mark: Mark, stream: Any = None) -> None:
-        """What is put on the stream (None: the current one) from now on comes
-        after the mark."""
+        """Later work on the stream (None: the current one) waits for the
+        mark."""
 
     def is_done(self, mark: Mark) -> bool:
-        """The mark has come to pass."""
+        """The mark has passed."""
 
     def synchronize(self) -> None:
         """Waits, on the host, for all copies."""
@@ -65,7 +65,7 @@ class HostCopier:
     """The emulated device's: its memory is the host's, and a copy is done when
     the call returns."""
 
-    def __init__(self, turns: _copier.Copier) -> None:
+    def __init__(self, turns: _copy_permit.CopyPermit) -> None:
         self.device = torch.device("cpu")
         self._turns = turns
 
@@ -109,9 +109,9 @@ class HostCopier:
 class CudaCopier:
     """A GPU's: one stream a direction, since a link carries both at once."""
 
-    def __init__(self, device: torch.device, turns: _copier.Copier,
+    def __init__(self, device: torch.device, turns: _copy_permit.CopyPermit,
                  stream: torch.cuda.Stream | None = None) -> None:
-        """stream: for both directions, in their place."""
+        """stream: replaces those of both directions."""
         self.device = device
         self._turns = turns
         self._out = stream or torch.cuda.Stream(device)
@@ -161,26 +161,26 @@ class CudaCopier:
         self._in.synchronize()
 
 
-# A session may have a few copiers: those who offload to one device share one.
+# A session has few permits: all Offloads of one device share one.
 _turns_lock = threading.Lock()
 _turns: weakref.WeakKeyDictionary[
-    _session.Session, weakref.WeakValueDictionary[int, _copier.Copier]] = (
+    _session.Session, weakref.WeakValueDictionary[int, _copy_permit.CopyPermit]] = (
     weakref.WeakKeyDictionary())
 
 
-def _turns_of(session: _session.Session, device: int) -> _copier.Copier:
+def _turns_of(session: _session.Session, device: int) -> _copy_permit.CopyPermit:
     with _turns_lock:
         known = _turns.setdefault(session, weakref.WeakValueDictionary())
         found = known.get(device)
         if found is None:
-            found = known[device] = _copier.Copier(session, device=device)
+            found = known[device] = _copy_permit.CopyPermit(session, device=device)
         return found
 
 
 def copier_of(session: _session.Session, index: int, device: torch.device,
               stream: torch.cuda.Stream | None = None) -> Copier:
-    """index, device: as find_device names it; the CPU stands for the emulated
-    one. stream: as CudaCopier has it."""
+    """index, device: find_device's result; the CPU stands for the emulated
+    device. stream: as CudaCopier's."""
     turns = _turns_of(session, index)
     if device.type == "cpu":
         return HostCopier(turns)

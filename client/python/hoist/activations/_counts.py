@@ -1,4 +1,4 @@
-"""What an Offload counts, and tells."""
+"""Counts of an Offload, and its statistics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Mapping
 from ._memory import HostMemory
 from ._parking import Parking
 
-# Why a tensor that was saved stays where it is.
+# Reasons why a saved tensor stays on the device.
 REASONS = {
     "last": "of the last layers, which keep_last or the budget has there",
     "between": "after the last layer; its backward comes first",
@@ -25,25 +25,25 @@ REASONS = {
 
 @dataclasses.dataclass(frozen=True)
 class OffloadStats:
-    """What an Offload is and has done; bytes unless named otherwise."""
+    """Facts and counts of an Offload; bytes unless named otherwise."""
 
-    passes: int  # Forwards that had gradients.
+    passes: int  # Forwards with gradients.
     layers: int  # Of the last whole pass.
     offloaded_layers: int  # Of those, since the beginning: sent to the host.
     moved_out_bytes: int  # Copied to the host.
     moved_in_bytes: int  # Copied back.
-    live_bytes: int  # Of saved tensors of layers, on the device now.
-    peak_bytes: int  # The most of those at once.
+    live_bytes: int  # Of layers' saved tensors, on the device now.
+    peak_bytes: int  # The maximum of live_bytes.
     arena_bytes: int  # Of host memory, leased from hoistd.
-    pinned_bytes: int  # Of those: what copies at the link's rate by now.
+    pinned_bytes: int  # Of those: memory that copies at the link's rate by now.
     parked_bytes: int  # On hoistd's disk now; see Offload.park.
-    kept_bytes: Mapping[str, int]  # By why they stay; see REASONS.
-    why_no_room: str  # What hoistd, or the arena, said last; "" if nothing.
+    kept_bytes: Mapping[str, int]  # By the reason to stay; see REASONS.
+    why_no_room: str  # The last refusal of hoistd, or the arena; "" if none.
 
 
 class Counts:
-    """Sums. Finalizers add to them, which may run at any time and so take no
-    lock: a deque's append is atomic, and is added up when somebody looks.
+    """Sums. Finalizers, which run at any time, add to them, and so take no
+    lock: a deque's append is atomic, and readers add it up.
 
     Threads: any for `change_live`; the rest one at a time.
     """

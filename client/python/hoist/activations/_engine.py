@@ -1,6 +1,6 @@
-"""Saving a tensor's bytes, sending them to the host, fetching them back.
+"""Saves a tensor's bytes, sends them to the host, and fetches them back.
 
-It decides nothing of when: that is a Pass's, or the caller's of hoist.compat.te.
+A Pass, or the caller of hoist.compat.te, decides when.
 """
 
 from __future__ import annotations
@@ -24,16 +24,15 @@ from ._parking import Parked, Parking
 from ._pieces import Handle, Piece, WrapperHandle, room_for
 from ._runs import LayerRun
 
-# TransformerEngine's own modules mark what they want kept by this attribute.
+# TransformerEngine's modules mark tensors that must stay by this attribute.
 _TE_MARK = "_TE_do_not_offload"
 
 
 class Engine:
-    """Of one Offload: what is saved, and where it is.
+    """The saved tensors of one Offload, and their places.
 
-    Threads: any. The lock is held over calls of the driver and, where a lease
-    of host memory is asked for or a block is parked, of hoistd; never over a
-    wait for the GPU.
+    Threads: any. The lock is held over calls of the driver, and of hoistd for a
+    lease of host memory or to park a block; never over a wait for the GPU.
     """
 
     def __init__(self, copier: Copier, memory: HostMemory, parking: Parking,
@@ -45,14 +44,14 @@ class Engine:
         self.lock = threading.RLock()
         self.weights: set[int] = set()  # Storages' addresses.
         self._min_bytes = min_bytes
-        # By storage and version: what somebody's handle refers to.
+        # By storage and version: pieces with a live handle.
         self._pieces: weakref.WeakValueDictionary[tuple[int, int], Piece] = (
             weakref.WeakValueDictionary())
 
-    # What autograd calls, by way of Saving.
+    # For autograd, through Saving.
 
     def pack(self, run: LayerRun, tensor: torch.Tensor) -> Any:
-        """A handle, or PASS: it is not this engine's to keep."""
+        """A handle, or PASS: the tensor is not this engine's."""
         with self.lock:
             if is_traceable_wrapper_subclass(tensor):
                 return self._pack_wrapper(run, tensor)
@@ -76,14 +75,14 @@ class Engine:
                 self._fetch([piece])
             return piece.tensor(packed.layout)
 
-    # What a schedule calls.
+    # For a schedule.
 
     def send(self, run: LayerRun, expected: int) -> bool:
-        """Copies what the run has saved to the host, after what is on the
-        current stream by now. False: there is no room; it stays.
+        """Copies the run's saved tensors to the host, after the work queued on
+        the current stream so far. False: there is no room; they stay.
 
-        expected: layers' bytes that are likely to come with it, as a multiple
-            of this one's.
+        expected: likely bytes of this and later layers, as a multiple of this
+            one's.
         """
         with self.lock:
             self.counts.fold()
@@ -107,7 +106,7 @@ class Engine:
                 for piece in pieces:
                     piece.left(mark, stream)
             except BaseException:
-                self.copier.synchronize()  # Some may be under way.
+                self.copier.synchronize()  # Some copies may have begun.
                 for piece in pieces:
                     piece.stay()
                 raise
@@ -116,29 +115,29 @@ class Engine:
             return True
 
     def let_go(self, run: LayerRun) -> None:
-        """Its memory on the device is free for what comes after its copy."""
+        """Frees its device memory for work after its copy."""
         with self.lock:
             for piece in run.own():
                 piece.let_go()
             self.counts.fold()
 
     def fetch(self, run: LayerRun) -> None:
-        """Brings back what is on the host alone; what was saved last is needed
-        first."""
+        """Brings back tensors that are on the host alone; the last saved are
+        needed first."""
         with self.lock:
             self._fetch([piece for piece in reversed(run.needed())
                          if piece.is_away])
 
     def set_aside(self, run: LayerRun) -> None:
-        """Gives back the memory of what was fetched; it can be fetched again,
-        as a graph that is retained needs it."""
+        """Gives the memory of fetched tensors back; a retained graph may fetch
+        them again."""
         with self.lock:
             for piece in run.own():
                 piece.set_aside()
 
     def park(self, run: LayerRun) -> list[Parked]:
-        """Puts on hoistd's disk what the run has on the host alone; its copies
-        have been made."""
+        """Moves tensors that are on the host alone to hoistd's disk; their
+        copies have ended."""
         parked = []
         with self.lock:
             pieces: dict[HostBlock, list[Piece]] = {}
@@ -152,10 +151,10 @@ class Engine:
                     parked.append(block.parked)
         return parked
 
-    # Within.
+    # Internals.
 
     def _why_not(self, tensor: torch.Tensor) -> str:
-        """Why it stays, as Counts has it; "": it may go."""
+        """The reason to stay, as in Counts; "": it may go."""
         if isinstance(tensor, nn.Parameter):
             return "weight"
         if not is_plain(tensor) or tensor.is_inference():
@@ -180,7 +179,7 @@ class Engine:
         parts = []
         for name in names:
             part = getattr(tensor, name)
-            # Which object has its rows' lengths is a nested tensor's shape.
+            # A nested tensor's shape is identified by its object of lengths.
             stays = tensor.is_nested and name != "_values"
             packed = part if stays else self.pack(run, part)
             parts.append(part.detach() if packed is PASS else packed)
@@ -210,12 +209,12 @@ class Engine:
             for piece, mark in zip(pieces, marks):
                 piece.came(mark, stream)
         except BaseException:
-            self.copier.synchronize()  # Some may be under way.
+            self.copier.synchronize()  # Some copies may have begun.
             for piece in pieces:
                 piece.did_not_come()
             raise
         self.counts.moved_in += sum(piece.nbytes for piece in pieces)
-        # A copy of memory that is not pinned has read it by now.
+        # A copy from unpinned memory has read it by now.
         for block in {piece.block for piece in pieces}:
             if block is not None:
                 block.drop()
@@ -227,23 +226,23 @@ def _bytes_of(tensor: torch.Tensor) -> int:
 
 
 class Saving:
-    """While it is entered, what the thread saves is a run's."""
+    """While it is entered, a run gets the thread's saved tensors."""
 
     def __init__(self, engine: Engine,
                  run_of: Callable[[], LayerRun | None]) -> None:
-        """run_of: the run, asked for with each tensor; None: it is left to the
-        pair around."""
+        """run_of: returns the run for each tensor; None: leaves the tensor to
+        the outer pair."""
         self._engine = engine
         self._run_of = run_of
         self._pair: Pair | None = None
 
     def enter(self) -> None:
-        """FailedPrecondition: a CUDA graph is captured."""
+        """FailedPrecondition: a CUDA graph is being captured."""
         self._engine.copier.check()
         self._pair = push(self)
 
     def leave(self) -> None:
-        pair, self._pair = self._pair, None  # They would keep each other.
+        pair, self._pair = self._pair, None  # Or they would form a cycle.
         if pair is not None:
             pair.remove()
 

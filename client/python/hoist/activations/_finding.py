@@ -1,5 +1,4 @@
-"""Which modules are layers, which are left alone, and which storages are
-weights'."""
+"""Finds layers, skipped modules, and the storages of weights."""
 
 from __future__ import annotations
 
@@ -9,14 +8,14 @@ import torch
 from torch import nn
 
 from .._errors import InvalidArgument
-from ..nn._casting import (Patterns, as_patterns, matches,
-                           modules_that_match)
-from ..nn._grouping import blocks_of
-from ..nn._take_apart import PLAIN
+from ..nn._tree.casting import (Patterns, as_patterns, matches,
+                                matching_modules)
+from ..nn._tree.grouping import blocks_of
+from ..nn._tree.take_apart import PLAIN
 
 
 def layers_of(model: nn.Module) -> list[nn.Module]:
-    """The model's blocks, by the rule that hoist.attach groups weights by.
+    """The model's blocks, by the rule of hoist.attach for groups.
 
     InvalidArgument: it has none.
     """
@@ -29,12 +28,12 @@ def layers_of(model: nn.Module) -> list[nn.Module]:
 
 
 def skipped(roots: Sequence[nn.Module], skip: Patterns) -> set[nn.Module]:
-    """Modules that `skip` names, outermost ones alone.
+    """The modules that `skip` names, outermost ones alone.
 
     InvalidArgument: a pattern that no module matches.
     """
     patterns = as_patterns("skip", skip)
-    found = set().union(*(modules_that_match(root, patterns)
+    found = set().union(*(matching_modules(root, patterns)
                           for root in roots))
     inner = {child for one in found for child in one.children()}
     left = found - inner
@@ -48,9 +47,9 @@ def skipped(roots: Sequence[nn.Module], skip: Patterns) -> set[nn.Module]:
 def weights_of(roots: Sequence[nn.Module]) -> set[int]:
     """The addresses of parameters' and buffers' storages.
 
-    Of wrappers' the tensors that they are made of are not among them: such a
-    weight is known by being a parameter. Nor is what torch.func has in a
-    parameter's place, which has no memory; hooks see nothing within it.
+    Without wrappers' inner tensors: such a weight is recognised as a parameter.
+    Also without torch.func's replacements of parameters, which have no memory;
+    hooks see nothing within them.
     """
     found = set()
     for root in roots:

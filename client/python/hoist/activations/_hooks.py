@@ -1,4 +1,4 @@
-"""What stands around the forwards of a worker's modules."""
+"""Hooks around the forwards of a worker's modules."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ Call = Callable[[nn.Module], None]
 
 
 def compile_anew() -> None:
-    """Code that was compiled before hooks came or went would run without them,
-    or with them: torch does not guard hooks."""
+    """Code that was compiled before hooks were added or removed would ignore
+    the change: torch does not guard hooks."""
     dynamo: Any = sys.modules.get("torch._dynamo")
     if dynamo is not None:
         getattr(dynamo, "reset_code_caches", dynamo.reset)()
 
 
 class _Hook:
-    """Compiled code breaks its graph at it. A copy of its module has it, too,
-    and so is of the same Offload."""
+    """Compiled code breaks its graph here. A copy of its module has it too, and
+    so belongs to the same Offload."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -43,14 +43,14 @@ class _Hook:
 
 
 class Hooks:
-    """Those of one Offload, in any number of modules."""
+    """The hooks of one Offload, in any number of modules."""
 
     def __init__(self) -> None:
         self._handles: list[RemovableHandle] = []
 
     def add(self, module: nn.Module, begin: Call, end: Call) -> None:
-        """Calls `begin` before each forward of the module, after hooks that are
-        there, and `end` after it, before them, also if it raises."""
+        """Calls `begin` before each forward of the module, after present hooks,
+        and `end` after it, before present hooks, also if it raises."""
         self._handles += [
             module.register_forward_pre_hook(_Hook(begin)),
             module.register_forward_hook(_Hook(end), prepend=True,

@@ -1,4 +1,4 @@
-"""What stays on the device: hoist.keep() and hoist.mark_keep()."""
+"""Keeps tensors on the device: hoist.keep() and hoist.mark_keep()."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from .._saved_tensors import Pair, push
 class _Thread(threading.local):
     def __init__(self) -> None:
         self.pairs: list[Pair | None] = []  # Of keep() blocks.
-        self.kept_bytes = 0  # Of what was saved within them.
+        self.kept_bytes = 0  # Saved within those.
 
 
 _thread = _Thread()
 
 
 def is_keeping() -> bool:
-    """Within a keep() of this thread."""
+    """This thread is within a keep()."""
     return bool(_thread.pairs)
 
 
 def kept_bytes() -> int:
-    """That this thread has saved under keep(), since it began."""
+    """The bytes that this thread has ever saved under keep()."""
     return _thread.kept_bytes
 
 
 class _Marks:
-    """Storages that stay, by address; none is kept alive by it.
+    """Storages that stay, by address; references are weak.
 
     Threads: any.
     """
@@ -43,7 +43,7 @@ class _Marks:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._refs: dict[int, StorageWeakRef] = {}
-        self._look_at = 64  # Marks at which those that are void are dropped.
+        self._look_at = 64  # Marks at which dead ones are dropped.
 
     def add(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
@@ -55,7 +55,7 @@ class _Marks:
                 self._look_at = max(64, 2 * len(self._refs))
 
     def __contains__(self, address: int) -> bool:
-        # A storage has no other's address while that is referred to weakly.
+        # A weak reference keeps a storage's address from being reused.
         return address in self._refs
 
 
@@ -67,11 +67,11 @@ def is_marked(storage: int) -> bool:
 
 
 def mark_keep(*tensors: torch.Tensor | None) -> None:
-    """Marks tensors that no hoist.offload_activations moves: what is saved for
-    backward of their memory stays on the device.
+    """Marks tensors whose memory stays on the device when it is saved for
+    backward.
 
-    The mark is the memory's: it holds for views, and for as long as the memory
-    lives. Of a wrapper all that it is made of is marked. None is passed over.
+    The mark belongs to the memory: it holds for views, and for the memory's
+    life. A wrapper's parts are marked. None is skipped.
     """
     for tensor in tensors:
         if tensor is None:
@@ -84,9 +84,9 @@ def mark_keep(*tensors: torch.Tensor | None) -> None:
             _marks.add(tensor)
 
 
-# Autograd packs what a custom function gives to save_for_backward only after its
-# forward is over, and with it a keep() in there. So what is given within one is
-# marked. torch's own method is back when no thread is in a keep().
+# Autograd packs the arguments of a custom function's save_for_backward only
+# after its forward, and so after a keep() in it. So a call within one marks
+# them. torch's own method is back when no thread is in a keep().
 _plain_save = FunctionCtx.save_for_backward
 _users_lock = threading.Lock()
 _users = 0
@@ -107,7 +107,7 @@ def _watch_functions(change: int) -> None:
 
 
 class _Keeper:
-    """Takes whatever is offered, as it is."""
+    """Takes every tensor, unchanged."""
 
     @eager
     def pack(self, tensor: torch.Tensor) -> Any:
@@ -124,14 +124,14 @@ _KEEPER = _Keeper()
 
 
 class keep(contextlib.ContextDecorator):
-    """`with hoist.keep():` or `@hoist.keep()`: what is saved for backward in
-    there stays on the device, whatever offload_activations is around it or
-    within it, and at any depth.
+    """`with hoist.keep():` or `@hoist.keep()`: tensors that the block saves for
+    backward stay on the device, whatever offload_activations is around it or
+    within it, at any depth.
 
-    In a custom autograd function, too, whether its apply or its
-    save_for_backward is in the block. Weights of modules that hoist.attach has
-    are staged as ever. One object may be entered many times, also nested, by
-    any thread. Compiled code breaks its graph here, and so refuses it under
+    This includes custom autograd functions, whether their apply or their
+    save_for_backward is in the block. Weights of attached modules are staged as
+    usual. One object may be entered many times, also nested, by any thread.
+    Compiled code breaks its graph here, and so refuses it under
     `fullgraph=True`.
     """
 

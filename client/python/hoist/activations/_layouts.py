@@ -1,6 +1,6 @@
-"""Where a tensor's bytes lie in its storage, and the same tensor over a copy.
+"""A tensor's place in its storage, and the same tensor over a copy.
 
-Pure: nothing is copied here, and no device is waited for.
+Pure: nothing here copies, or waits for a device.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ import dataclasses
 
 import torch
 
-# torch's allocators align storages by this at least on a GPU. A copy begins at
-# the same place modulo it, since kernels are chosen by their operands'
-# alignment, and other kernels may round otherwise.
+# torch's allocators align storages at least to this on a GPU. A copy keeps the
+# alignment modulo it, since torch chooses kernels by their operands' alignment,
+# and other kernels may round differently.
 ALIGNMENT = 512
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """A tensor but for its bytes: type, shape, strides, place."""
+    """A tensor without its bytes: type, shape, strides, place."""
 
     dtype: torch.dtype
     size: torch.Size
     stride: tuple[int, ...]
-    offset: int  # In elements, of its storage.
+    offset: int  # In elements, within its storage.
     is_conj: bool
     is_neg: bool
 
@@ -34,9 +34,8 @@ class Layout:
                       tensor.is_neg())
 
     def span(self) -> tuple[int, int]:
-        """The bytes of the storage that the tensor reaches, from and to, with
-        the gaps between its elements; an expanded dimension reaches no more
-        than one element of it does."""
+        """The range of the storage's bytes that the tensor spans, gaps between
+        its elements included; an expanded dimension adds one element."""
         each = self.dtype.itemsize
         if 0 in self.size:
             return self.offset * each, self.offset * each
@@ -46,10 +45,10 @@ class Layout:
 
     def over(self, storage: torch.UntypedStorage,
              begin: int) -> torch.Tensor:
-        """The tensor over other bytes, with its strides as they were.
+        """The tensor over other bytes, with the same strides.
 
-        storage: has what the tensor's own had from byte `begin` on, which is
-            a multiple of ALIGNMENT.
+        storage: the bytes of the tensor's own from byte `begin` on, which is a
+            multiple of ALIGNMENT.
         """
         if storage.nbytes() < self.span()[1] - begin:  # set_ would grow it.
             raise RuntimeError(
@@ -58,7 +57,7 @@ class Layout:
         made = torch.empty(0, dtype=self.dtype, device=storage.device)
         made.set_(storage, self.offset - begin // self.dtype.itemsize,
                   self.size, self.stride)
-        # Of a plain tensor these only set the bit.
+        # On a plain tensor these only set the bit.
         if self.is_conj:
             made = made.conj()
         if self.is_neg:
@@ -67,12 +66,12 @@ class Layout:
 
 
 def aligned(begin: int) -> int:
-    """Where a copy of what lies from `begin` on begins."""
+    """The begin of a copy of the bytes from `begin` on."""
     return begin // ALIGNMENT * ALIGNMENT
 
 
 def padded(nbytes: int) -> int:
-    """What a copy takes in a row of copies."""
+    """The size of a copy in a row of copies."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 

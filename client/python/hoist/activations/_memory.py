@@ -1,9 +1,8 @@
-"""Host memory for what is offloaded: leased from hoistd, and from nowhere else.
+"""Host memory for offloaded tensors: leased from hoistd alone.
 
-What is leased is an arena (hoist._arena), of which blocks are taken and given
-back without a message. Everything is owned by whoever refers to it: a block
-goes back with its last reference, and an arena, once it is not wanted any more,
-with its last block.
+A lease is an arena (hoist._arena); its blocks are taken and given back without
+a message. References own everything: a block goes back with its last reference,
+and an unwanted arena with its last block.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class ArenaStats(Protocol):
 
 
 class ArenaLike(Protocol):
-    """What is used of hoist._arena.Arena."""
+    """The used part of hoist._arena.Arena."""
 
     @property
     def stats(self) -> ArenaStats: ...
@@ -67,15 +66,15 @@ class _Lease:
 
 
 class HostBlock:
-    """A layer's bytes on the host; given back with the last reference, for
-    whoever comes after what was copied from and to it by then."""
+    """A layer's bytes on the host. Its last reference gives it back, for use
+    after the copies from and to it that were queued by then."""
 
     def __init__(self, lease: _Lease, block: ArenaBlock, nbytes: int,
                  stream: int) -> None:
-        """stream: what it is copied to on; see `last_stream`."""
+        """stream: the stream of copies to it; see `last_stream`."""
         self._lease: _Lease | None = lease
         self._block = block
-        self.last_stream = stream  # What its last copy was put on.
+        self.last_stream = stream  # The stream of its last copy.
         memory = (ctypes.c_uint8 * nbytes).from_address(block.address)
         self._bytes: torch.Tensor | None = torch.frombuffer(
             memory, dtype=torch.uint8)
@@ -83,20 +82,19 @@ class HostBlock:
         self._process = os.getpid()
 
     def bytes(self) -> torch.Tensor:
-        """Of one that is parked, until drop(): waits until they are read."""
+        """For a parked block, until drop(): waits until they are read."""
         if self.parked is not None:
             return self.parked.load()
         assert self._bytes is not None
         return self._bytes
 
     def drop(self) -> None:
-        """What bytes() gave is not read any more."""
+        """The result of bytes() is no longer read."""
         if self.parked is not None:
             self.parked.drop()
 
     def park(self, parking: Parking) -> None:
-        """Its copies have been made, and none is under way. It stays where it
-        is if that raises."""
+        """All its copies have ended. If this raises, it stays there."""
         self.parked = parking.put(self.bytes())
         self._give()
 
@@ -106,7 +104,7 @@ class HostBlock:
             lease.arena.give(self._block, self.last_stream)
 
     def __del__(self) -> None:
-        # In the child of a fork the block is its parent's.
+        # After a fork the block is the parent's.
         if not sys.is_finalizing() and os.getpid() == self._process:
             self._give()
 
@@ -114,30 +112,30 @@ class HostBlock:
 class HostMemory:
     """Arenas, and blocks of them.
 
-    Threads: any; a lease is asked for under the lock, a block is not given back
-    under it.
-    Bounds: with `fixed`, that many bytes; else what hoistd grants.
+    Threads: any; requests for a lease hold the lock, and returns of blocks do
+    not.
+    Bounds: with `fixed`, that many bytes; else hoistd's grants.
     """
 
     def __init__(self, lease: Callable[[int], ArenaLike], copier: Copier,
                  fixed: int | None) -> None:
-        """lease: of so many bytes; ResourceExhausted and Unavailable are
-        hoistd's. fixed: bytes, leased at once."""
+        """lease: leases so many bytes, with hoistd's ResourceExhausted and
+        Unavailable. fixed: bytes, leased at once."""
         self._lease_arena = lease
         self._copier = copier
         self._fixed = fixed
         self._lock = threading.Lock()
         self._leases: list[_Lease] = []
-        self.refusal = ""  # Why there was no room, last; "": there was.
+        self.refusal = ""  # The last one's reason; "": there was room.
         if fixed is not None:
             self._lease(fixed)
 
     def take(self, nbytes: int, expected: int) -> HostBlock | None:
-        """A block that copies to the host may fill; None: no room, `refusal`
-        says why.
+        """A block for copies to the host; None: no room, for the reason in
+        `refusal`.
 
-        expected: bytes that are likely to be taken beside it, this block
-            included, if there is a new lease.
+        expected: likely bytes of all blocks, this one included, for the size of
+            a new lease.
         """
         stream = self._copier.out_stream()
         with self._lock:
@@ -163,11 +161,11 @@ class HostMemory:
             return None
 
     def ask_again(self) -> None:
-        """After a refusal hoistd is asked no more until this is called."""
+        """After a refusal, hoistd is not asked again until this call."""
         self.refusal = ""
 
     def shrink(self) -> None:
-        """Gives arenas back that no block is in."""
+        """Gives arenas without blocks back."""
         if self._fixed is not None:
             return
         with self._lock:
@@ -183,14 +181,14 @@ class HostMemory:
 
     @property
     def pinned_bytes(self) -> int:
-        """Of those, what the device copies from and to at the link's rate."""
+        """Of those, memory that copies at the link's rate."""
         return sum(lease.arena.stats.pinned_bytes for lease in self._leases)
 
     def close(self) -> None:
-        """Blocks that are still taken keep their arena."""
+        """Taken blocks keep their arena."""
         with self._lock:
             leases, self._leases = self._leases, []
-            self._fixed = 0  # No more of them.
+            self._fixed = 0  # No more leases.
         del leases
 
     def _lease(self, nbytes: int) -> _Lease:

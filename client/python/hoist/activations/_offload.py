@@ -1,4 +1,4 @@
-"""An Offload: which layers of a worker are offloaded, and its passes."""
+"""An Offload: the offloaded layers of a worker, and its passes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import nn
 
 from .._errors import (FailedPrecondition, InvalidArgument,
                        ResourceExhausted)
-from ..nn._budget import Amount, to_bytes
-from ..nn._turns import calls_on_stack
+from ..nn._plan.budget import Amount, to_bytes
+from ..nn._run.turns import calls_on_stack
 from . import _finding
 from ._counts import OffloadStats
 from ._engine import Engine, Saving
@@ -24,33 +24,33 @@ from ._runs import LayerRun, Pass
 
 
 class _Thread(threading.local):
-    """Where a thread is: in a pass, in a layer of it."""
+    """A thread's position: its pass, and its layer there."""
 
     def __init__(self) -> None:
-        self.forward: Pass | None = None  # The one under way, or the last one.
+        self.forward: Pass | None = None  # The current one, or the last one.
         self.kept_before = 0
         self.leave_all()
 
     def leave_all(self) -> None:
         """It is in no module."""
-        self.root: nn.Module | None = None  # That is being called,
-        self.root_depth = 0  # So many times.
-        self.between: Saving | None = None  # What the root saves beside layers.
-        self.layer: Any = None  # That is being called,
-        self.layer_depth = 0  # So many times.
-        self.run: LayerRun | None = None  # Its; or the next layer's, by now.
-        self.saving: Saving | None = None  # Of the layer.
+        self.root: nn.Module | None = None  # The running one,
+        self.root_depth = 0  # nested so many times.
+        self.between: Saving | None = None  # For the root, beside layers.
+        self.layer: Any = None  # The running one,
+        self.layer_depth = 0  # nested so many times.
+        self.run: LayerRun | None = None  # The layer's, or already the next.
+        self.saving: Saving | None = None  # The layer's.
         self.seen: set[nn.Module] = set()  # Layers of this pass.
         self.keeps: list[keep] = []  # Of modules of `skip`.
 
 
 class Offload:
-    """What hoist.offload_activations has made; README.md says what it does.
+    """The result of hoist.offload_activations; see README.md.
 
-    Threads: any may run layers, each its own passes. `close` belongs between
+    Threads: any may run layers, each its own passes. Call `close` between
     passes.
-    Owns: the hooks in the modules. What was saved owns itself, so that a
-    backward may come after close().
+    Owns: the hooks in the modules. Saved tensors own themselves, so a backward
+    may follow close().
     """
 
     def __init__(self, engine: Engine, root: nn.Module | None,
@@ -60,15 +60,15 @@ class Offload:
         self._given = list(layers)
         self._budget = budget
         self._keep_last = keep_last
-        self._layers = len(layers) or None  # If that is known.
-        self._kept = keep_last  # Of the last layers, for now.
+        self._layers = len(layers) or None  # If it is known.
+        self._kept = keep_last  # The number of last layers that stay, for now.
         self._sizes: list[int] = []  # Of the last whole pass's layers; bytes.
-        self._most_live = 1  # Passes at once.
+        self._most_live = 1  # Concurrent passes.
         self._passes: weakref.WeakSet[Pass] = weakref.WeakSet()
         self._thread = _Thread()
         self._hooks = Hooks()
         self._step = -1
-        # From which step on what was parked is needed.
+        # The first step that needs each parked block.
         self._expected: list[tuple[int, weakref.ref[Parked]]] = []
         self._is_closed = False
         for layer in layers:
@@ -81,8 +81,8 @@ class Offload:
 
     @contextlib.contextmanager
     def layer(self) -> Iterator[None]:
-        """What the block saves for backward is a layer, for code whose layers
-        are no modules. Blocks within layers are a part of them.
+        """Makes the block's saved tensors a layer, for layers that are no
+        modules. Blocks within layers are a part of them.
 
         Layers belong to one pass until a backward of it begins.
         """
@@ -95,25 +95,25 @@ class Offload:
             self._end(mark)
 
     def stats(self) -> OffloadStats:
-        """What it has done by now; for kept_bytes["keep"], what this thread has
-        saved under hoist.keep() in its passes."""
+        """Counts so far; kept_bytes["keep"] counts this thread's saved bytes
+        under hoist.keep() in its passes."""
         with self._engine.lock:
             return self._engine.counts.told(len(self._sizes),
                                             self._engine.memory,
                                             self._engine.parking)
 
     def park(self, until: int | None = None) -> int:
-        """Bytes that went from the host to hoistd's disk: all that passes have
-        offloaded by now, and have not got back. For passes whose backward is
-        far away; the host memory is others' meanwhile. Call it between passes.
+        """Moves all offloaded tensors of passes from the host to hoistd's disk;
+        returns the bytes. For passes whose backward is far away: others use the
+        host memory meanwhile. Call it between passes.
 
-        A backward brings back what it comes to, and waits for the disk; with
-        `until` hoistd reads ahead during the step before that one (see step()).
+        A backward reads its tensors back, and waits for the disk; with `until`
+        hoistd reads ahead during the step before that one (see step()).
 
         FailedPrecondition: within a pass, or hoistd has no disk for it
         (disk.spill_dir), or cannot write now. ResourceExhausted: no room on the
-        host to pass through. What had not gone by then stays as it is.
-        InvalidArgument: `until` is no number of a step; nothing has gone.
+        host for the transfer. The rest stays as it is. InvalidArgument: `until`
+        is not a step's number; nothing has moved.
         """
         self._check_open()
         if until is not None and (isinstance(until, bool)
@@ -143,7 +143,7 @@ class Offload:
         self._look_ahead()
 
     def _forget_parked(self) -> None:
-        """What nobody needs on hoistd's disk any more."""
+        """Forgets blocks on hoistd's disk that are no longer needed."""
         with self._engine.lock:
             self._engine.parking.forget_some()
 
@@ -158,8 +158,8 @@ class Offload:
         self._expected = waiting
 
     def close(self) -> None:
-        """Layers are plain again. What was offloaded comes back as it is needed,
-        and the host memory goes back with the last of it."""
+        """Makes layers plain again. Offloaded tensors return on demand, and the
+        host memory with the last of them."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -191,7 +191,7 @@ class Offload:
             here.root_depth += 1  # It calls itself.
         if here.root is not None or not _saves():
             return
-        self._begin_pass([root])  # A copy of the one that was given, maybe.
+        self._begin_pass([root])  # Perhaps a copy of the given module.
         here.root, here.root_depth = root, 1
         between = Saving(self._engine, self._run_between)
         between.enter()
@@ -210,7 +210,7 @@ class Offload:
             here.between = None
         assert here.forward is not None
         self._count_keeps()
-        if here.run is not None:  # What came after the last layer.
+        if here.run is not None:  # Of tensors saved after the last layer.
             with self._engine.lock:
                 self._engine.counts.keep("between", here.run.nbytes)
         here.run = None
@@ -234,19 +234,19 @@ class Offload:
             self._passes.add(here.forward)
 
     def _all_passes(self) -> list[Pass]:
-        """Those that somebody has yet; other threads begin some meanwhile."""
+        """The live ones; other threads begin more meanwhile."""
         with self._engine.lock:
             return list(self._passes)
 
     def _whole(self, forward: Pass) -> None:
-        """A pass has had all its layers. One that calls some of the layers, or
+        """A pass has had all its layers. One that calls only some of them, or
         was left by an error, is not taken for a shorter model."""
         if len(forward.sizes) >= max(1, len(self._given)):
             self._sizes = list(forward.sizes)
             self._layers = len(self._sizes)
 
     def _plan(self) -> None:
-        """How many of the last layers stay, by what the last pass has shown.
+        """Chooses how many of the last layers stay, from the last pass.
 
         ResourceExhausted: the budget is too small for any.
         """
@@ -292,7 +292,7 @@ class Offload:
         here.layer, here.layer_depth = layer, 1
         if isinstance(layer, nn.Module):
             here.seen.add(layer)
-            # Those that came for this call, as FSDP's and hoist.attach's do.
+            # Weights made for this call, as by FSDP and hoist.attach.
             self._engine.weights |= _finding.weights_of([layer])
         run = self._next_run()
         if _saves():
@@ -329,7 +329,7 @@ class Offload:
         if forward.end(run) or self._budget is None:
             return
         if isinstance(self._budget, float) and not self._sizes:
-            return  # Of nobody knows what.
+            return  # A fraction of an unknown size.
         budget = to_bytes(self._budget, sum(self._sizes))
         live = self.stats().live_bytes
         if live > budget:
@@ -342,8 +342,8 @@ class Offload:
                 f"budget ({memory.refusal})")
 
     def _least_arena(self, forward: Pass) -> int:
-        """For all layers of a pass that are offloaded; an estimate as long as
-        no pass was whole."""
+        """For all offloaded layers of a pass; an estimate until a pass was
+        whole."""
         sizes = self._sizes or forward.sizes
         if self._layers is None:
             return sum(sizes)
@@ -357,9 +357,9 @@ class Offload:
                 or layer in here.seen or not here.forward.is_live)
 
     def _run_between(self) -> LayerRun | None:
-        """What the root saves beside layers is the next one's: that is where
-        checkpoints of layers keep their inputs. What a layer leaves to the pair
-        around its own stays."""
+        """Tensors that the root saves beside layers belong to the next layer:
+        checkpoints of layers save their inputs there. Tensors that a layer's
+        own pair leaves to this one stay."""
         return self._next_run() if self._thread.layer is None else None
 
     def _next_run(self) -> LayerRun:
@@ -369,7 +369,7 @@ class Offload:
             here.run = here.forward.begin()
         return here.run
 
-    # Modules that are left alone.
+    # Skipped modules.
 
     def _begin_skip(self, module: nn.Module) -> None:
         here = self._thread
@@ -382,8 +382,7 @@ class Offload:
             self._thread.keeps.pop().__exit__()
 
     def _cut_short(self) -> None:
-        """A pass was left by a KeyboardInterrupt or its like, which runs no
-        hooks."""
+        """A pass was left by KeyboardInterrupt or the like, without hooks."""
         here = self._thread
         for entered in (*reversed(here.keeps), here.saving, here.between):
             if isinstance(entered, keep):
@@ -394,13 +393,12 @@ class Offload:
 
 
 def _is_over(entered: nn.Module, begun: Any) -> bool:
-    """No call of the module that was entered runs any more, but the one that
-    has just begun."""
+    """No call of the entered module still runs, except one that has just
+    begun."""
     return calls_on_stack(entered) <= (entered is begun)
 
 
 def _saves() -> bool:
-    """What is computed now is saved for a backward that comes later, and may
-    be moved."""
+    """Tensors that are saved now are for a later backward, and may be moved."""
     return (torch.is_grad_enabled() and not is_keeping()
             and torch._C._current_graph_task_id() == -1)

@@ -1,8 +1,8 @@
-"""Blocks that are cold: on hoistd's disk until a backward comes to them.
+"""Cold blocks: on hoistd's disk until a backward needs them.
 
-hoistd has each as a model of one group that ends with the session: it is
-published, told to be on the disk alone, read back as any image is, and forgotten
-once nobody needs it.
+Each is a model of hoistd with one group, which ends with the session. It is
+published, moved to the disk alone, read back like any image, and forgotten when
+it is no longer needed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .._model import Model
 class Parked:
     """A block's bytes there; forgotten after the last reference.
 
-    Threads: one at a time, but for its end, which takes no lock.
+    Threads: one at a time, except its finalizer, which takes no lock.
     """
 
     def __init__(self, parking: Parking, model: Model, nbytes: int) -> None:
@@ -46,7 +46,7 @@ class Parked:
         return self._image["bytes"].torch()
 
     def drop(self) -> None:
-        """Gives back what load() took; nothing reads it any more."""
+        """Gives the result of load() back, which is no longer read."""
         if self._image is not None:
             self._image.drop()
 
@@ -55,15 +55,15 @@ class Parked:
             self._parking.over.append(self._model)
 
 
-# Models that nobody needs, by their session: finalizers send no messages. A
-# backward may end after its Offload was closed, so another may forget them.
+# Unneeded models, by session: finalizers send no messages. A backward may end
+# after its Offload was closed, so another one may forget them.
 _over_lock = threading.Lock()
 _over: weakref.WeakKeyDictionary[
     _session.Session, collections.deque[Model]] = weakref.WeakKeyDictionary()
 
 
 class Parking:
-    """What of a session's blocks lies there.
+    """A session's parked blocks.
 
     Threads: any for `over`; the rest one at a time.
     """
@@ -79,10 +79,10 @@ class Parking:
         return sum(parked.nbytes for parked in self._parked)
 
     def put(self, data: torch.Tensor) -> Parked:
-        """A copy of bytes on the host. FailedPrecondition: hoistd has no disk
-        for them, or cannot write; ResourceExhausted: nor room to take them."""
-        # A name of its own, also beside what an earlier session of this number
-        # left on the disk and hoistd has not forgotten yet.
+        """Copies bytes on the host. FailedPrecondition: hoistd has no disk for
+        them, or cannot write; ResourceExhausted: no room to take them."""
+        # A unique name: an earlier session of this number may have left models
+        # on the disk that hoistd has not forgotten yet.
         model = self.session.publish(f"activations/{uuid.uuid4().hex}",
                                      "block", {"bytes": data}, of_session=True)
         try:
@@ -96,7 +96,7 @@ class Parking:
         return parked
 
     def forget_some(self) -> None:
-        """Those that are over, but for what hoistd is reading."""
+        """Forgets unneeded ones, unless hoistd is reading them."""
         for _ in range(len(self.over)):
             try:
                 model = self.over.popleft()

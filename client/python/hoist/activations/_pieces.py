@@ -1,10 +1,10 @@
-"""Bytes that were saved: on the device, on their way, or on the host.
+"""Saved bytes: on the device, in flight, or on the host.
 
-A Piece is what is saved of one storage at one version, once, however many
-tensors were saved over it. Each of those has a Handle, which autograd keeps in
-the tensor's place. Handles own pieces, pieces own what they have on the device
-and on the host; so all of it goes with the graph, whether or not a backward
-comes, and nobody has to be told.
+A Piece holds the saved bytes of one storage at one version, once, for all saved
+tensors over it. Each of those has a Handle, which autograd keeps
+instead of the tensor. Handles own pieces, and pieces own their memory on the
+device and on the host; so all of it ends with the graph, with or without a
+backward, and without a call.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from ._memory import HostBlock
 class Piece:
     """A range of a storage's bytes.
 
-    It is in one of these places; each call says from which it may be made:
+    It is in one of these places; each call names those that it may be made in:
 
         here      the storage that it was saved in; nothing was copied
-        leaving   the same, with a copy on its way to the host
+        leaving   the same, with a copy to the host in flight
         away      on the host alone
         back      on the host, and in device memory of its own, once `came`
 
-    Threads: one at a time, but for its end, which takes no lock.
+    Threads: one at a time, except its finalizer, which takes no lock.
     """
 
     def __init__(self, storage: torch.UntypedStorage, span: tuple[int, int],
                  copier: Copier, counts: Counts) -> None:
-        """span: the bytes of it that are saved, from and to."""
+        """span: the range of its bytes that is saved."""
         self._copier = copier
         self._counts = counts
         self.here: torch.UntypedStorage | None = storage
-        # No other storage has this one's address while it is referred to.
+        # A reference keeps the storage's address from being reused.
         self._known_by = StorageWeakRef(self.here)
         self.begin = aligned(span[0])
         self.end = span[1]
         self._host: tuple[HostBlock, int] | None = None
         self._left: Mark = None
-        self._stream: Any = None  # Where the storage may be used again.
+        self._stream: Any = None  # The storage may be reused there.
         self._back: torch.Tensor | None = None
         self._came: Mark = None
         counts.change_live(self.nbytes)
@@ -57,7 +57,7 @@ class Piece:
 
     @property
     def is_whole(self) -> bool:
-        """Here, and nobody has taken its bytes away (`resize_`), to compute
+        """Here, with all its bytes: `resize_` may have freed them, to compute
         them again before the backward."""
         return self.here is not None and self.here.nbytes() >= self.end
 
@@ -71,14 +71,14 @@ class Piece:
 
     @property
     def block(self) -> HostBlock | None:
-        """Where it lies on the host."""
+        """Its place on the host."""
         return None if self._host is None else self._host[0]
 
     def covers(self, span: tuple[int, int]) -> bool:
         return self.begin <= span[0] and span[1] <= self.end
 
     def widen(self, span: tuple[int, int]) -> bool:
-        """Makes it cover the span, too; False: it is copied already."""
+        """Makes it cover the span too; False: it is copied already."""
         if self._host is not None:
             return False
         before = self.nbytes
@@ -89,18 +89,18 @@ class Piece:
 
     def leave(self, block: HostBlock, at: int
               ) -> tuple[torch.Tensor, torch.Tensor]:
-        """From here; what is to be copied, and where to. left() follows."""
+        """From here; returns source and destination. left() follows."""
         assert self.here is not None
         self._host = block, at
         return (bytes_of(self.here, self.begin, self.end), self._host_bytes())
 
     def left(self, mark: Mark, stream: Any) -> None:
-        """mark: after which the copy is made; stream: the one that the storage
-        is free to be used on again."""
+        """mark: the end of the copy; stream: the one on which the storage may
+        be reused."""
         self._left, self._stream = mark, stream
 
     def stay(self) -> None:
-        """Leaving -> here: it was not copied, and nothing copies it."""
+        """Leaving -> here: it was not copied, and no copy is in flight."""
         self._host = self._left = self._stream = None
 
     def let_go(self) -> None:
@@ -112,7 +112,7 @@ class Piece:
         self._counts.change_live(-self.nbytes)
 
     def fetch(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """From away; what is to be copied, and where to. came() follows."""
+        """From away; returns source and destination. came() follows."""
         assert self.is_away and self._host is not None
         self._host[0].last_stream = self._copier.in_stream()
         self._back = torch.empty(self.nbytes, dtype=torch.uint8,
@@ -121,14 +121,13 @@ class Piece:
         return self._host_bytes(), self._back
 
     def did_not_come(self) -> None:
-        """Coming -> away, and nothing writes there."""
+        """Coming -> away, and no copy is in flight."""
         if self._back is not None:
             self._back = None
             self._counts.change_live(-self.nbytes)
 
     def came(self, mark: Mark, stream: Any) -> None:
-        """mark: after which the bytes are there; stream: the one whose memory
-        they are in."""
+        """mark: the end of the copy; stream: the one that owns the memory."""
         self._came, self._stream = mark, stream
 
     def set_aside(self) -> None:
@@ -140,7 +139,7 @@ class Piece:
         self._counts.change_live(-self.nbytes)
 
     def tensor(self, layout: Layout) -> torch.Tensor:
-        """From anywhere but away: for the current stream."""
+        """From any place but away: for the current stream."""
         if self.here is not None:
             return layout.over(self.here, 0)
         assert self._back is not None
@@ -159,7 +158,7 @@ class Piece:
     def __del__(self) -> None:
         if sys.is_finalizing():
             return
-        # What is on its way reads or writes memory that is free from here on.
+        # Copies in flight use memory that is free from here on.
         if self.is_leaving:
             self._wait_left()
         if self._back is not None and not self._copier.is_done(self._came):
@@ -169,19 +168,19 @@ class Piece:
 
 
 def room_for(pieces: list[Piece]) -> int:
-    """Bytes that a block for them takes."""
+    """The size of a block for them."""
     return sum(padded(piece.nbytes) for piece in pieces)
 
 
 class Saver(Protocol):
-    """The layer that a tensor was saved by."""
+    """The layer that saved a tensor."""
 
     def reached(self) -> None:
         """Its backward needs the tensor."""
 
 
 class Handle:
-    """What autograd keeps of a tensor over a piece."""
+    """autograd's stand-in for a tensor over a piece."""
 
     __slots__ = ("piece", "layout", "run")
 
@@ -192,14 +191,13 @@ class Handle:
 
 
 class WrapperHandle:
-    """What autograd keeps of a tensor that is made of others."""
+    """autograd's stand-in for a tensor that is made of others."""
 
     __slots__ = ("kind", "names", "context", "size", "stride", "parts")
 
     def __init__(self, tensor: torch.Tensor, names: list[str], context: Any,
                  parts: list[Any]) -> None:
-        """parts: what it is made of, by `names`: handles, and tensors that
-        stay."""
+        """parts: its parts, by `names`: handles, and tensors that stay."""
         self.kind: Any = type(tensor)
         self.names = names
         self.context = context

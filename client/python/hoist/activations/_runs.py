@@ -1,8 +1,7 @@
-"""One forward's layers, and when each is sent, let go of and fetched.
+"""One forward's layers, and when each is sent, released and fetched.
 
-A forward makes a Pass, each layer in it a LayerRun. Which backward is whose is
-told by what is unpacked, so that passes may come back in any order, twice, or
-never.
+A forward makes a Pass, each layer in it a LayerRun. Unpacked tensors tell which
+pass a backward is of, so passes may come back in any order, twice, or never.
 """
 
 from __future__ import annotations
@@ -12,35 +11,35 @@ from typing import Any, Protocol
 
 from ._pieces import Piece
 
-_AT_ONCE = 8  # Layers that memory is leased for, where nobody knows how many.
+_AT_ONCE = 8  # Layers per lease while their number is unknown.
 
 
 class Schedule(Protocol):
-    """Who is told that a backward has come to a run."""
+    """Is told that a backward has reached a run."""
 
     def reached(self, run: LayerRun) -> None: ...
 
 
 class LayerRun:
-    """What one call of a layer has saved. Handles own it; it owns nothing but
-    its place in its schedule."""
+    """The saved tensors of one call of a layer. Handles own it; it owns nothing
+    but its place in its schedule."""
 
     def __init__(self, schedule: Schedule, position: int) -> None:
         self._schedule = schedule
-        self.position = position  # Of those of its pass.
+        self.position = position  # Among those of its pass.
         self._own: list[weakref.ref[Piece]] = []
         self._others: list[weakref.ref[Piece]] = []
 
     def add(self, piece: Piece) -> None:
-        """Saved in it first; it is this run that sends it."""
+        """First saved in this run, which sends it."""
         self._own.append(weakref.ref(piece))
 
     def need(self, piece: Piece) -> None:
-        """Saved in it, but not first."""
+        """Saved in this run, but first in another."""
         self._others.append(weakref.ref(piece))
 
     def own(self) -> list[Piece]:
-        """Those that somebody needs yet, in the order they were saved in."""
+        """Those that are still needed, in the order of their saving."""
         return _alive(self._own)
 
     def needed(self) -> list[Piece]:
@@ -63,7 +62,7 @@ def _alive(refs: list[weakref.ref[Piece]]) -> list[Piece]:
 
 
 class Sender(Protocol):
-    """What a pass uses of an Engine."""
+    """The part of an Engine that a pass uses."""
 
     def send(self, run: LayerRun, expected: int) -> bool: ...
 
@@ -75,25 +74,25 @@ class Sender(Protocol):
 
 
 class Pass:
-    """A forward of layers in a row, of which `window` are on the device at once.
+    """A forward of layers in a row, `window` of them on the device at once.
 
-    The run at position p is let go of when p + window begins, and fetched when
-    the backward of p + window - 1 does: so a copy has window - 1 layers' time,
-    both ways, and the link may be as much slower than one layer as fewer layers
-    are offloaded.
+    The run at position p is released when p + window begins, and fetched when
+    the backward of p + window - 1 begins: so a copy has the time of window - 1
+    layers, both ways, and the fewer layers are offloaded, the slower the link
+    may be.
     """
 
     def __init__(self, engine: Sender, layers: int | None, kept: int) -> None:
-        """layers: that are likely to come, if that is known; kept: the last of
-        them, which are not offloaded."""
+        """layers: their likely number, if it is known; kept: the last of them,
+        which are not offloaded."""
         self._engine = engine
         self._layers = layers
         self._kept = kept
         self._window = max(2, kept)
         self._runs: list[weakref.ref[LayerRun]] = []
-        self._let_go = 0  # Positions below it are.
-        self._reached: int | None = None  # By the backward, last.
-        self.sizes: list[int] = []  # Of those that have ended; bytes.
+        self._let_go = 0  # Lower positions are released.
+        self._reached: int | None = None  # The backward's last position.
+        self.sizes: list[int] = []  # Of ended layers; bytes.
 
     @property
     def count(self) -> int:
@@ -107,7 +106,7 @@ class Pass:
 
     @property
     def is_live(self) -> bool:
-        """Something that it has saved may be needed yet."""
+        """A saved tensor may still be needed."""
         return any(run() is not None for run in self._runs)
 
     def begin(self) -> LayerRun:
@@ -120,7 +119,7 @@ class Pass:
         return self._layers is None or position < self._layers - self._kept
 
     def end(self, run: LayerRun) -> bool:
-        """Of a layer that has ended; False: the arena has no room for it."""
+        """A layer has ended; False: the arena has no room for it."""
         self.sizes.append(run.nbytes)
         if not self.is_offloaded(run.position):
             return True
@@ -129,12 +128,12 @@ class Pass:
         return self._engine.send(run, left)
 
     def runs(self) -> list[LayerRun]:
-        """Those of which somebody needs something yet."""
+        """Those with tensors that are still needed."""
         found = [run() for run in self._runs]
         return [run for run in found if run is not None]
 
     def finish(self) -> None:
-        """No layer is added any more: all that is sent is let go of."""
+        """No layer follows: releases all that are sent."""
         self._let_go_below(self.count)
 
     def reached(self, run: LayerRun) -> None:
@@ -142,7 +141,7 @@ class Pass:
             return
         self._reached = run.position
         first = max(0, run.position - self._window + 1)
-        # What a graph that is retained has fetched before.
+        # A retained graph's earlier fetches.
         for other in (*range(first), *range(run.position + 2, self.count)):
             self._on(other, self._engine.set_aside)
         self._let_go_below(first)

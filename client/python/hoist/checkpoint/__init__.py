@@ -1,21 +1,22 @@
-"""Checkpoints: which of the files' tensors each weight of a module is, or is
-made of.
+"""Checkpoints: the files' tensors that make up each weight of a module.
 
-What enters: a file, a folder or several of them, of which headers are read and
-no weight; a module, whose weights need no memory; and what the caller renames.
+Input: files or folders, of which only headers are read; a module, whose weights
+need no memory; the caller's renames.
 
-What leaves, for a weight by its names in the module: a Source, runs of the files'
-tensors end to end, which hoistd can read straight to their place; or a Computed,
-what the module's library makes of the files' tensors with its own converters; or
-None, or why not.
+Output, for a weight by its names in the module: a Source, runs of the files'
+tensors end to end, which hoistd can read directly into place; or a Computed,
+the result of the library's own converters on the files' tensors; or None, or a
+reason.
 
-    _safetensors   names, types and shapes, from headers; bytes, if need be
-    _pieces        how it is said that a tensor is made of others' runs
-    _transformers  what transformers makes of a checkpoint, asked of itself
-    _finding       a weight's source, of all these
+    _safetensors   names, types and shapes, from headers; bytes, if needed
+    _pieces        tensors made of others' runs
+    _transformers  transformers' own conversions of a checkpoint
+    _finding       a weight's source, from all these
+    _quantised     modules that a library's quantiser makes
+    _meaning       the files' other facts about weights: refused, if unused
 
-Nothing here knows hoistd, groups or attached modules: hoist.nn puts weights into
-groups, and has hoistd read them. It is no interface for callers.
+Nothing here knows hoistd, groups or attached modules: hoist.nn puts weights
+into groups, and has hoistd read them. It is no public interface.
 """
 
 from .._surroundings import require
@@ -23,10 +24,15 @@ from .._surroundings import require
 require("torch", __name__)
 
 from ._finding import Finder, Rename
+from ._meaning import Use, refuse_declared, refuse_losses
 from ._pieces import Source
-from ._safetensors import (Bytes, FileTensor, Paths, find_files, identity, one_path,
+from ._quantised import MAX_OWN_BYTES, Packed, pack, quantise
+from ._safetensors import (Bytes, FileTensor, Paths, find_files, identity,
+one_path,
                            read_headers)
 from ._transformers import Computed
 
-__all__ = ["Bytes", "Computed", "FileTensor", "Finder", "Paths", "Rename", "Source",
-           "find_files", "identity", "one_path", "read_headers"]
+__all__ = ["Bytes", "Computed", "FileTensor", "Finder", "MAX_OWN_BYTES",
+           "Packed", "Paths", "Rename", "Source", "Use", "find_files",
+           "identity", "one_path", "pack", "quantise", "read_headers",
+           "refuse_declared", "refuse_losses"]

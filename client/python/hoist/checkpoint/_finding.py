@@ -1,8 +1,8 @@
-"""Where a weight comes from, by its names in the module."""
+"""Finds a weight's source, by its names in the module."""
 
 from __future__ import annotations
 
-from typing import Callable, Iterator, Mapping, Sequence, Union
+from typing import Callable, Collection, Iterator, Mapping, Sequence, Union
 
 from torch import nn
 
@@ -16,36 +16,37 @@ Rename = Union[Mapping[str, str],
 
 
 class Finder:
-    """Asks `rename`; else the library that the module is of; else the weight's
-    own name.
+    """Asks `rename`; else the module's library; else uses the weight's own
+    name.
 
-    refused: what the library makes of more than runs of the files' tensors, by
-    the module's names: why, and what would do. What it computes from the files'
-    tensors alone is found all the same.
+    refused: weights that the library makes from more than runs of the files'
+    tensors, by the module's names: why, and the remedy. Those that it computes
+    from the files' tensors alone are found all the same.
     """
 
     def __init__(self, module: nn.Module, headers: Mapping[str, FileTensor],
-                 rename: Rename) -> None:
+                 rename: Rename, packed: Collection[str] = ()) -> None:
+        """packed: the library's weights that are made already."""
         self.headers = headers
         self._rename = rename
         self._prefix = getattr(module, "base_model_prefix", "")
         self._library, self.refused = (
-            library_sources(module, headers) if rename is None else ({}, {}))
+            library_sources(module, headers, packed) if rename is None else ({}, {}))
         self._computed = library_computations(
             module, headers, self.refused) if self.refused else {}
 
     def find(self, names: Sequence[str], shape: tuple[int, ...]
              ) -> list[Source | Computed]:
-        """Of a weight that has these names, being tied: for each of them that
-        the files have, what that is. The shape is only looked at where
-        `rename` gives several tensors, which have none."""
+        """For a weight with these names, which are ties: the source for each
+        name that the files have. The shape only matters if `rename` gives
+        several tensors, which have none."""
         found = (self._find(name, shape) for name in names)
         return [one for one in found if one is not None]
 
     def _find(self, name: str,
               shape: tuple[int, ...]) -> Source | Computed | None:
         if self._library or self.refused:
-            # A tensor of that name may be another's, if the library renames.
+            # A library that renames may use that name for another tensor.
             return self._library.get(name) or self._computed.get(name)
         for one in self._candidates(name):
             if not isinstance(one, str):
@@ -76,4 +77,4 @@ class Finder:
         try:
             return reshape(made, shape)
         except InvalidArgument:
-            return made  # The caller says whose shape it is.
+            return made  # The caller knows whose shape it is.

@@ -1,7 +1,7 @@
 """Tensors that are made of pieces of files' tensors, end to end.
 
-What can be said so: stacking, concatenating, splitting and reshaping, along any
-dimension. What cannot: anything that changes an element or moves single ones.
+Pieces can express stacking, concatenating, splitting and reshaping, along any
+dimension. They cannot express changes of elements, or moves of single ones.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Piece:
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A tensor as it comes from the files: pieces of their tensors, end to end,
-    row-major. dtype as safetensors names it.
+    """A tensor from the files: pieces of their tensors, end to end, row-major.
+    dtype as in safetensors.
 
-    No piece is empty, no two neighbours could be one, and their counts add up
-    to the shape's elements. `file_tensor` names the tensor that it is, if it
-    is one of the files', whole and in its own shape.
+    No piece is empty, no two neighbours can be merged, and their counts add up
+    to the shape's elements. `file_tensor` is the name if it is one of the
+    files' tensors, whole and in its own shape.
     """
 
     dtype: str
@@ -54,7 +54,7 @@ def whole(name: str, tensor: FileTensor) -> Source:
 
 
 def reshape(source: Source, shape: Sequence[int]) -> Source:
-    """The same elements; InvalidArgument: more or fewer than the shape's."""
+    """The same elements; InvalidArgument: the shape has more or fewer."""
     shape = tuple(shape)
     if shape == source.shape:
         return source
@@ -78,8 +78,8 @@ def stack(sources: Sequence[Source], dim: int = 0) -> Source:
 def concatenate(sources: Sequence[Source], dim: int) -> Source:
     """As torch.cat of tensors of one type.
 
-    InvalidArgument: types differ, or shapes but along `dim`. Unimplemented: it
-    would be more than MAX_PIECES.
+    InvalidArgument: types differ, or shapes, except along `dim`. Unimplemented:
+    the result has more than MAX_PIECES.
     """
     if not sources:
         raise InvalidArgument("no tensors to concatenate")
@@ -111,8 +111,8 @@ def concatenate(sources: Sequence[Source], dim: int) -> Source:
 def split(source: Source, sizes: Sequence[int], dim: int) -> list[Source]:
     """As torch.split with a list of sizes.
 
-    InvalidArgument: they do not add up to the dimension's. Unimplemented: one
-    of the parts would be more than MAX_PIECES.
+    InvalidArgument: they do not add up to the dimension's. Unimplemented: a
+    part has more than MAX_PIECES.
     """
     dim = _dimension(dim, len(source.shape))
     if any(size < 0 for size in sizes) or sum(sizes) != source.shape[dim]:
@@ -147,7 +147,7 @@ def _differ(verb: str, sources: Sequence[Source]) -> str:
 
 
 class _Reader:
-    """A source's pieces, taken from its first element on."""
+    """Reads a source's pieces, from its first element on."""
 
     def __init__(self, source: Source) -> None:
         self._pieces = iter(source.pieces)
@@ -155,7 +155,7 @@ class _Reader:
         self._used = 0
 
     def take(self, count: int) -> Iterator[Piece]:
-        """The next `count` elements; there are as many."""
+        """The next `count` elements, which must exist."""
         while count:
             if self._used == self._piece.count:
                 self._piece, self._used = next(self._pieces), 0
@@ -167,7 +167,7 @@ class _Reader:
 
 
 class _Pieces:
-    """Pieces as they are put end to end."""
+    """Appends pieces, and merges neighbours."""
 
     def __init__(self) -> None:
         self._pieces: list[Piece] = []

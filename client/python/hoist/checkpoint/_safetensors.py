@@ -1,4 +1,4 @@
-"""What safetensors files hold, by their headers; no weight is read.
+"""The contents of safetensors files, by their headers; no weight is read.
 
 The format: https://huggingface.co/docs/safetensors: eight bytes of length,
 little endian, then JSON of that length.
@@ -21,9 +21,9 @@ OnePath = Union[str, os.PathLike[str]]
 Paths = Union[OnePath, Sequence[OnePath]]
 
 _INDEX = "model.safetensors.index.json"
-_MAX_HEADER = 100_000_000  # As safetensors itself.
-_CHUNK = 16 << 20  # Bytes that are read at once.
-# Names of files that run code when they are read, as they often end.
+_MAX_HEADER = 100_000_000  # As in safetensors.
+_CHUNK = 16 << 20  # Bytes in one read.
+# Usual suffixes of files that run code when they are read.
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 _INSTEAD = ("hoist reads weights from safetensors files; save it once more as "
             "such (save_pretrained does), or read it yourself and hoist.attach "
@@ -39,7 +39,7 @@ class FileTensor:
 
 
 def find_files(path: OnePath) -> list[pathlib.Path]:
-    """Those that hoistd will read of a file or a folder (see hoist_c.h).
+    """The files that hoistd will read for a file or a folder (see hoist_c.h).
 
     NotFound: there is none. InvalidArgument: a checkpoint of another kind."""
     where = pathlib.Path(path)
@@ -63,24 +63,33 @@ def find_files(path: OnePath) -> list[pathlib.Path]:
 
 
 def _is_pickled(path: pathlib.Path) -> bool:
-    """By its bytes: torch.save's zip archive, or a pickle of old; in a
-    safetensors file JSON begins behind the length."""
+    """By its bytes: torch.save's zip archive, or an old pickle; a safetensors
+    file has JSON after the length."""
     with open(path, "rb") as file:
         head = file.read(9)
     return head[8:] != b"{" and head.startswith((b"PK\x03\x04", b"\x80"))
 
 
 def read_headers(files: Sequence[pathlib.Path]) -> dict[str, FileTensor]:
-    """DataLoss: a file that is no safetensors file. Unreadable ones raise what
-    open() does. An index beside the files says which of them has what."""
+    """DataLoss: a file is no safetensors file. Unreadable ones raise open()'s
+    errors. An index beside the files assigns tensors to files."""
     found: dict[str, FileTensor] = {}
     for path, _, name, entry in _entries(files):
         found[name] = FileTensor(entry["dtype"], entry["shape"])
     return found
 
 
+def read_metadata(path: pathlib.Path) -> dict[str, str]:
+    """The writer's metadata in the file. Errors are read_headers'."""
+    try:
+        found = json.loads(_header(path)).get("__metadata__") or {}
+        return {str(key): str(value) for key, value in found.items()}
+    except (ValueError, AttributeError) as error:
+        raise DataLoss(f"{path} is no safetensors file: {error}") from None
+
+
 class Bytes:
-    """The bytes of files' tensors, read in this process when asked for."""
+    """The bytes of files' tensors, read in this process on request."""
 
     def __init__(self, files: Sequence[pathlib.Path]) -> None:
         """As read_headers."""
@@ -102,8 +111,12 @@ class Bytes:
                 raise DataLoss(f'{path} ends within "{name}"')
         return found
 
+    def place(self, name: str) -> tuple[pathlib.Path, int, int]:
+        """The file, and the tensor's begin and end in it."""
+        return self._places[name]
+
     def same(self, one: str, other: str) -> bool:
-        """They have the same bytes, and are of one type and shape."""
+        """They have the same bytes, type and shape."""
         if self._headers[one] != self._headers[other]:
             return False
         _, start, end = self._places[one]
@@ -115,27 +128,32 @@ class Bytes:
 
 def _entries(files: Sequence[pathlib.Path]
              ) -> Iterator[tuple[pathlib.Path, int, str, dict[str, Any]]]:
-    """Of each tensor: its file, where that's tensors begin, its name and what
-    the header says of it."""
+    """For each tensor: its file, the begin of that file's tensors, its name and
+    the header's entry."""
     index = files[0].parent / _INDEX
     picked: dict[str, str] = {}
     if len(files) > 1 and index.exists():
         picked = _weight_map(index)
     for path in files:
-        with open(path, "rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if length > _MAX_HEADER:
-                raise DataLoss(f"{path} is no safetensors file")
-            text = file.read(length)
+        text = _header(path)
         try:
             header = json.loads(text)
-            found = [(path, 8 + length, name, _checked(entry))
+            found = [(path, 8 + len(text), name, _checked(entry))
                      for name, entry in header.items()
                      if name != "__metadata__"
                      and picked.get(name, path.name) == path.name]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataLoss(f"{path} is no safetensors file: {error}") from None
         yield from found
+
+
+def _header(path: pathlib.Path) -> bytes:
+    with open(path, "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        text = file.read(length) if length <= _MAX_HEADER else b""
+    if len(text) != length:
+        raise DataLoss(f"{path} is no safetensors file")
+    return text
 
 
 def _checked(entry: dict[str, Any]) -> dict[str, Any]:
@@ -157,7 +175,7 @@ def _weight_map(index: pathlib.Path) -> dict[str, str]:
 
 
 def identity(files: Sequence[pathlib.Path], rule: str) -> str:
-    """Eight digits for these files as they are, grouped by `rule`."""
+    """Eight digits for these files' present state, grouped by `rule`."""
     digest = hashlib.sha256(rule.encode())
     for path in files:
         facts = os.stat(path)

@@ -1,10 +1,10 @@
-"""What transformers does to a checkpoint's names and tensors as it loads it.
+"""transformers' conversions of a checkpoint's names and tensors on loading.
 
-Its version 5 renames tensors, merges experts, and fuses and splits projections.
-Which file tensor goes where is asked of its own functions, and its operations
-run as they are, on tensors that know where their elements are in the files
-instead of what they are (_Traced). So a conversion that this file has never
-heard of is either followed or refused, never got wrong.
+Version 5 renames tensors, merges experts, and fuses and splits projections. Its
+own functions tell which file tensor goes where. Its operations run unchanged,
+on tensors that know the places of their elements in the files instead of their
+values (_Traced). So a conversion that is unknown here is either followed or
+refused, never wrong.
 """
 
 from __future__ import annotations
@@ -35,17 +35,19 @@ _WIDE = frozenset(("F16", "BF16", "F32", "F64"))
 _INSTEAD = "hoist.attach takes the module once transformers has loaded it"
 
 
-def library_sources(module: nn.Module,
-                    headers: Mapping[str, FileTensor]) -> _Found:
-    """Where the tensors that transformers fills come from, by their names in
-    the module's state_dict; and for those whose conversion is more than joining
-    runs of the files' tensors: name -> why, and what would do.
+def library_sources(module: nn.Module, headers: Mapping[str, FileTensor],
+                    packed: Collection[str] = ()) -> _Found:
+    """The sources of the tensors that transformers fills, by their names in the
+    module's state_dict; and for those whose conversion is more than joining
+    runs of the files' tensors: name -> why, and the remedy.
 
-    A source's type is the files' and its shape may differ from the module's:
-    both are the caller's to judge. ({}, {}) if the module is none of
-    transformers'. Unimplemented: this version of it does not answer, so that
-    nobody knows what the files' tensors are to it. Reads no weight; does not
-    import transformers for other modules.
+    A source has the files' type, and its shape may differ from the module's:
+    the caller judges both. ({}, {}) if the module is none of transformers'.
+    Unimplemented: this version of it does not tell the meaning of the files'
+    tensors. Reads no weight; does not import transformers for other
+    modules.
+
+    packed: names that are left out.
     """
     library = sys.modules.get("transformers.modeling_utils")
     if library is None or not isinstance(module, library.PreTrainedModel):
@@ -54,7 +56,7 @@ def library_sources(module: nn.Module,
     if int(version.partition(".")[0]) < 5:
         return _renamed(module, headers), {}
     try:
-        return _converted(module, headers)
+        return _converted(module, headers, packed)
     except (AttributeError, ImportError, LookupError, TypeError,
             ValueError) as error:
         raise Unimplemented(
@@ -66,7 +68,7 @@ def library_sources(module: nn.Module,
 
 def _renamed(module: Any, headers: Mapping[str, FileTensor]
              ) -> dict[str, Source]:
-    """As version 4, which only renames."""
+    """As in version 4, which only renames."""
     known = module.state_dict()
     prefix = f"{module.base_model_prefix}."
     fix = getattr(module, "_fix_state_dict_key_on_load", None)
@@ -89,10 +91,10 @@ def _renamed(module: Any, headers: Mapping[str, FileTensor]
 def library_computations(module: nn.Module,
                          headers: Mapping[str, FileTensor],
                          names: Collection[str]) -> dict[str, Computed]:
-    """How those of `names` that library_sources refused are computed, for as
-    many as the library's converters compute from the files' tensors alone."""
+    """Computations for those of `names` that library_sources refused, if the
+    library's converters need nothing but the files' tensors."""
     found: dict[str, Computed] = {}
-    loads, quantizer = _collect(module, headers)
+    loads, quantizer = collect(module, headers)
     known = _tensors_of(module)
     for load in loads.values():
         if load.converter is None or not set(load.targets) & set(names):
@@ -103,7 +105,7 @@ def library_computations(module: nn.Module,
                 headers[name].shape, device="meta",
                 dtype=_dtypes.torch_dtype(headers[name].dtype))
                 for name in inputs})
-        except Exception as error:  # Whatever the library's operations raise.
+        except Exception as error:  # Any error of the library's operations.
             _log.info("%s is not computed: %s", load.target, error)
             continue
         if all(isinstance(one, torch.Tensor) for one in makes.values()):
@@ -119,9 +121,9 @@ class Computed:
     """Tensors that the library computes from the files'.
 
     inputs: the files' tensors that it takes, by name.
-    results: what it gives, by the module's names: shapes and types, on meta.
-    run: gives these, of the inputs' values, which it may write to.
-    recipe: the same for what gives the same of the same inputs, in whichever
+    results: its results, by the module's names: shapes and types, on meta.
+    run: computes them from the inputs' values, which it may write to.
+    recipe: equal for computations with equal results from equal inputs, in any
         process.
     """
 
@@ -132,9 +134,9 @@ class Computed:
 
 
 @dataclasses.dataclass
-class _Load:
-    """What is collected for one of the module's tensors, or for several that
-    one converter makes."""
+class Load:
+    """The inputs of one of the module's tensors, or of several that one
+    converter makes."""
 
     module: Any
     target: str
@@ -149,7 +151,7 @@ class _Load:
     def run(self, tensors: Mapping[str, Any],
             step: Callable[[Any], Any] = lambda operation: operation
             ) -> dict[str, Any]:
-        """What the library's converter makes of them, by full names."""
+        """The results of the library's converter, by full names."""
         converter = copy.deepcopy(self.converter)
         for name, pattern in self.inputs:
             converter.add_tensor(self.target, name, pattern, tensors[name])
@@ -162,11 +164,11 @@ class _Load:
                 for target, value in made.items()}
 
 
-def _recipe(load: _Load) -> str:
+def _recipe(load: Load) -> str:
     operations = load.converter.operations
     if any(type(one).__module__.partition(".")[0] != "transformers"
            for one in operations):
-        return uuid.uuid4().hex  # Nobody knows what it does.
+        return uuid.uuid4().hex  # Its work is unknown.
     config = load.module.config.to_diff_dict()
     config.pop("_name_or_path", None)
     said = repr((sys.modules["transformers"].__version__,
@@ -176,11 +178,11 @@ def _recipe(load: _Load) -> str:
     return re.sub(r" at 0x[0-9a-f]+", "", said)
 
 
-def _collect(module: Any, headers: Mapping[str, FileTensor]
-             ) -> tuple[dict[str, _Load], Any]:
+def collect(module: Any, headers: Mapping[str, FileTensor]
+             ) -> tuple[dict[str, Load], Any]:
     """As version 5 (core_model_loading.convert_and_load_state_dict_in_model):
-    it renames tensors in their natural order, and collects them by what they
-    are renamed to. And the quantizer that takes part, or None."""
+    it renames tensors in their natural order, and collects them by their new
+    names. Also the quantizer that takes part, or None."""
     core = importlib.import_module("transformers.core_model_loading")
     mapping = importlib.import_module("transformers.conversion_mapping")
     quantizer = _quantizer(module)
@@ -191,7 +193,7 @@ def _collect(module: Any, headers: Mapping[str, FileTensor]
                   for pattern in converter.source_patterns}
     known = _tensors_of(module)
     prefix = module.base_model_prefix
-    loads: dict[str, _Load] = {}
+    loads: dict[str, Load] = {}
     for name in sorted(headers, key=core.dot_natural_key):
         target, pattern = core.rename_source_key(name, renamings, converters,
                                                  prefix, known)
@@ -200,7 +202,7 @@ def _collect(module: Any, headers: Mapping[str, FileTensor]
                                                      known)
         if target not in known:
             continue
-        load = loads.setdefault(target, _Load(
+        load = loads.setdefault(target, Load(
             module, target, None if pattern is None else by_pattern[pattern]))
         if load.converter is not None or not load.inputs:
             load.inputs.append((name, pattern or name))
@@ -212,13 +214,16 @@ def _tensors_of(module: nn.Module) -> dict[str, torch.Tensor]:
             if isinstance(value, torch.Tensor)}
 
 
-def _converted(module: Any, headers: Mapping[str, FileTensor]) -> _Found:
-    """As version 5, which converts what it has collected."""
-    loads, quantizer = _collect(module, headers)
+def _converted(module: Any, headers: Mapping[str, FileTensor],
+               packed: Collection[str]) -> _Found:
+    """As in version 5, which converts the collected tensors."""
+    loads, quantizer = collect(module, headers)
     known = _tensors_of(module)
     sources: dict[str, Source] = {}
     refused: dict[str, str] = {}
     for target, load in loads.items():
+        if target in packed:
+            continue
         if load.converter is None:
             name = load.inputs[0][0]
             sources[target] = whole(name, headers[name])
@@ -235,21 +240,26 @@ def _converted(module: Any, headers: Mapping[str, FileTensor]) -> _Found:
 
 
 def _quantizer(module: Any) -> Any:
-    """What the library would make for the module's checkpoint, or None."""
+    """The library's quantizer for the module's checkpoint, or None."""
     made = getattr(module, "hf_quantizer", None)
-    config = getattr(module.config, "quantization_config", None) or getattr(
-        module.config.get_text_config(decoder=True), "quantization_config",
-        None)
+    config = quantization_config(module)
     if made is not None or config is None:
         return made
     auto = importlib.import_module("transformers.quantizers.auto")
     return auto.AutoHfQuantizer.from_config(config, pre_quantized=True)
 
 
+def quantization_config(module: Any) -> Any:
+    """The model's own, or None."""
+    return getattr(module.config, "quantization_config", None) or getattr(
+        module.config.get_text_config(decoder=True), "quantization_config",
+        None)
+
+
 def _quantised(quantizer: Any, known: Mapping[str, torch.Tensor],
                sources: Mapping[str, Source]) -> dict[str, str]:
-    """Weights that a module without the quantizer's layers has no scales for:
-    their bytes alone are not their values."""
+    """Weights whose scales have no place in a module without the quantizer's
+    layers: their bytes alone are not their values."""
     return {
         name: f"{source.dtype} in the files, and its scales are elsewhere: "
               f"{type(quantizer).__name__} of transformers converts it; "
@@ -259,14 +269,14 @@ def _quantised(quantizer: Any, known: Mapping[str, torch.Tensor],
 
 
 def _lacks_scales(dtype: str, known: torch.Tensor) -> bool:
-    """What has that type is to become the module's tensor."""
+    """A tensor of that type is to become the module's tensor."""
     return (dtype not in _WIDE and known.is_floating_point()
             and known.itemsize > 1)
 
 
-def _convert(load: _Load, headers: Mapping[str, FileTensor]
+def _convert(load: Load, headers: Mapping[str, FileTensor]
              ) -> dict[str, Source]:
-    """What a converter makes of what it has collected, by its full names."""
+    """A converter's results from its collected inputs, by full names."""
     steps: list[_Step] = []
 
     def step(operation: Any) -> _Step:
@@ -289,11 +299,11 @@ def _convert(load: _Load, headers: Mapping[str, FileTensor]
 
 
 class _Refused(Exception):
-    """What a converter does cannot be said in pieces."""
+    """A converter's work cannot be expressed in pieces."""
 
 
 class _Step:
-    """An operation that notes its name and why, if it fails."""
+    """An operation that records its name and the reason if it fails."""
 
     def __init__(self, operation: Any) -> None:
         self._operation = operation
@@ -309,7 +319,7 @@ class _Step:
 
 
 class _Traced(torch.Tensor):
-    """A tensor whose elements are known by where they are in the files."""
+    """A tensor whose elements are known by their places in the files."""
 
     source: Source
 
@@ -344,7 +354,7 @@ def _untraced(value: Any) -> Any:
     return value
 
 
-# What aten's operators are in terms of pieces; arguments as theirs.
+# aten's operators on pieces; their arguments are aten's.
 
 def _split(source: Source, size: int, dim: int = 0) -> list[Source]:
     length = source.shape[dim]

@@ -1,11 +1,11 @@
-"""Look-alikes of what users have today, so that a script changes one import.
+"""Other libraries' functions: a script changes one import.
 
     from diffusers.hooks import apply_group_offloading      # before
     from hoist.compat import apply_group_offloading         # after
 
-They take the same arguments. What those say about streams, pinning and disks
-hoistd does anyway, and is accepted; each takes `budget=` besides, the device
-memory to use (hoist.attach says how), since more of it makes passes faster.
+They take the same arguments. Arguments about streams, pinning and disks have no
+effect, since hoistd decides. Each function also takes hoist.attach's `budget=`:
+more device memory makes passes faster.
 """
 
 from .._surroundings import require

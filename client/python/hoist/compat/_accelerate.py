@@ -11,11 +11,12 @@ from torch import nn
 from .._errors import InvalidArgument, Unimplemented
 from ..checkpoint import Rename
 from ..nn import detach, load
-from ..nn._api import unwrap
-from ..nn._attachment import attachment_of
-from ..nn._budget import Amount, Budget
-from ..nn._grouping import Groups
-from ..nn._options import CastingOptions, CommonOptions, M, Names, Where
+from ..nn._api.attach import unwrap
+from ..nn._api.attachment import attachment_of
+from ..nn._api.options import (CastingOptions, CommonOptions, HandOverOptions,
+                               M, Names, Where)
+from ..nn._plan.budget import Amount, Budget
+from ..nn._tree.grouping import Groups
 from ._again import attach_with
 from ._diffusers import _where
 
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 Path = Union[str, os.PathLike[str]]
 
 
-class OffloadOptions(CommonOptions, CastingOptions, total=False):
+class OffloadOptions(CommonOptions, CastingOptions, HandOverOptions,
+                     total=False):
     groups: Groups
     exclude_kwargs: Names
 
@@ -42,7 +44,7 @@ def cpu_offload(model: M, execution_device: Where = None,
                 preload_module_classes: Names | None = None, *,
                 budget: Budget = None,
                 **options: Unpack[OffloadOptions]) -> M:
-    """As accelerate's, by blocks instead of leaves; weights stay readable
+    """As accelerate's, but by blocks instead of leaves; weights stay readable
     where accelerate leaves them on meta."""
     if state_dict is not None:
         raise Unimplemented("state_dict= is not taken: load it into the model, "
@@ -57,8 +59,8 @@ def disk_offload(model: M, offload_dir: Path,
                  preload_module_classes: Names | None = None, *,
                  budget: Budget = None,
                  **options: Unpack[OffloadOptions]) -> M:
-    """As cpu_offload: what the host tier cannot hold, hoistd spills by itself
-    to its own disk.spill_dir; nothing is written to offload_dir."""
+    """As cpu_offload. hoistd itself spills what exceeds the host tier, to its
+    own disk.spill_dir; nothing is written to offload_dir."""
     return cpu_offload(model, execution_device, offload_buffers,
                        budget=budget, **options)
 
@@ -76,9 +78,9 @@ def load_checkpoint_and_dispatch(
         full_state_dict: bool = True, broadcast_from_rank0: bool = False, *,
         budget: Budget = None, **options: Unpack[DispatchOptions]) -> M:
     """As accelerate's, for a model made under init_empty_weights and
-    safetensors files. max_memory's GPUs are the budget; its "cpu" and "disk"
-    are hoistd's own. Whether it is strict or not, a weight that the files lack
-    is an error, and what the module lacks is left in the files."""
+    safetensors files. max_memory's GPUs are the budget; hoistd itself limits
+    "cpu" and "disk". Strict or not, a weight that the files lack is an error,
+    and tensors that the module lacks are left in the files."""
     if budget is None and max_memory is not None:
         gpus = {device: amount for device, amount in max_memory.items()
                 if device not in ("cpu", "disk")}
@@ -96,8 +98,8 @@ def load_checkpoint_and_dispatch(
 
 
 def remove_hook_from_submodules(module: nn.Module) -> None:
-    """Undoes the above, of the module and of all modules in it; what is not
-    attached stays as it is."""
+    """Undoes the above for the module and all modules in it; no effect on those
+    that are not attached."""
     for one in unwrap(module).modules():
         found = attachment_of(one)
         if found is not None and found.root is one:

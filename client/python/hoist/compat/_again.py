@@ -1,4 +1,4 @@
-"""Attaching with options that come in several calls."""
+"""Attachment with options from several calls."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import Any, Callable, Mapping
 from torch import nn
 
 from .._errors import AlreadyExists, FailedPrecondition, HoistError
-from ..nn import attach, detach
-from ..nn._api import unwrap
-from ..nn._attachment import Attachment, attachment_of
-from ..nn._budget import Amount, Budget, to_bytes
-from ..nn._layout import lay_out
-from ..nn._options import AttachOptions
-from ..nn._pipeline import pipeline_of
+from ..nn import attach
+from ..nn._api.attach import detach_module, unwrap
+from ..nn._api.attachment import Attachment, attachment_of
+from ..nn._api.options import AttachOptions
+from ..nn._api.pipeline import pipeline_of
+from ..nn._plan.budget import Amount, Budget, to_bytes
+from ..nn._tree.layout import lay_out
 
-# Not the name: with other groups or types it is another model.
+# Without the name: other groups or types make another model.
 _KEPT = {"budget", *AttachOptions.__annotations__} - {"name", "progress"}
 
 
 def attach_with(module: nn.Module, **options: Any) -> None:
-    """Attaches; a module that is attached already keeps its other options, so
-    that casting and offloading may be asked for in either order. If it fails,
-    the module is as it was."""
+    """Attaches. A module that is already attached keeps its other options, so
+    casting and offloading may be requested in either order. On an error the
+    module is unchanged."""
     before = attachment_of(unwrap(module))
     if before is None:
         if options.get("storage_dtype") is not None and "budget" in options:
@@ -44,16 +44,16 @@ def attach_with(module: nn.Module, **options: Any) -> None:
 
 def _exchange(module: nn.Module, before: Attachment, options: dict[str, Any],
               budget: int | None = None) -> None:
-    """budget: of both; None: each has its own."""
-    # As it is by now: hoistd may have ended, and the session with it.
+    """budget: replaces both budgets; None: each has its own."""
+    # The current options: hoistd may have ended, and the session with it.
     kept = {name: getattr(before.wanted, name) for name in _KEPT}
     if budget is not None:
         kept["budget"] = budget
     wanted = {**kept, **options}
-    # As it was first given, whatever it was cast to since.
+    # Relative to the original weights, whatever cast came since.
     wanted["budget"] = of_bytes(wanted["budget"],
                                 lambda: before.original.image_bytes)
-    detach(module)
+    detach_module(module, without_loss=True)
     try:
         attach(module, **wanted)
     except BaseException:
@@ -68,7 +68,7 @@ def _attach_again(module: nn.Module, before: Attachment,
     try:
         try:
             attach(module, **wanted, name=before.wanted.name)
-        except AlreadyExists:  # That name has the files that it came from.
+        except AlreadyExists:  # The name belongs to the original files.
             attach(module, **wanted)
     except HoistError as error:
         raise type(error)(
@@ -77,7 +77,7 @@ def _attach_again(module: nn.Module, before: Attachment,
 
 
 def of_bytes(budget: Budget, whole: Callable[[], int]) -> Budget:
-    """Fractions as bytes of the whole."""
+    """Converts fractions of the whole to bytes."""
     def one(amount: Amount) -> Amount:
         return to_bytes(amount, whole()) if isinstance(amount, float) else (
             amount)

@@ -11,11 +11,12 @@ import torch
 from torch import nn
 
 from .._errors import InvalidArgument
-from ..nn._api import unwrap
-from ..nn._budget import Budget
-from ..nn._casting import matches, may_be_cast
-from ..nn._grouping import Groups
-from ..nn._options import CastingOptions, CommonOptions, Names, Where
+from ..nn._api.attach import unwrap
+from ..nn._api.options import (CastingOptions, CommonOptions, HandOverOptions,
+                               Names, Where)
+from ..nn._plan.budget import Budget
+from ..nn._tree.casting import matches, may_be_cast
+from ..nn._tree.grouping import Groups
 from ._again import attach_with
 
 if TYPE_CHECKING:
@@ -25,20 +26,21 @@ log = logging.getLogger("hoist.compat")
 
 # Or diffusers' own enumeration of these.
 OffloadType = Union[Literal["block_level", "leaf_level"], enum.Enum]
-# diffusers/hooks/layerwise_casting.py: the patterns that "auto" stands for.
+# diffusers/hooks/layerwise_casting.py: the patterns for "auto".
 DEFAULT_SKIP_MODULES_PATTERN = ("pos_embed", "patch_embed", "norm",
                                 "^proj_in$", "^proj_out$")
-# diffusers/hooks/_common.py: the only layers that it casts.
+# diffusers/hooks/_common.py: the only layers that diffusers casts.
 _CAST_LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d,
                 nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Linear,
                 nn.Embedding)
 
 
-class GroupOffloadingOptions(CommonOptions, CastingOptions, total=False):
-    """Further ones of hoist.attach's."""
+class GroupOffloadingOptions(CommonOptions, CastingOptions, HandOverOptions,
+                             total=False):
+    """Further options of hoist.attach."""
 
 
-class LayerwiseCastingOptions(CommonOptions, total=False):
+class LayerwiseCastingOptions(CommonOptions, HandOverOptions, total=False):
     groups: Groups
     device: Where
     exclude_kwargs: Names
@@ -56,8 +58,8 @@ def apply_group_offloading(
         exclude_kwargs: Names | None = None, *, budget: Budget = None,
         **options: Unpack[GroupOffloadingOptions]) -> None:
     """As diffusers', with weights in hoistd; see hoist.attach for `budget` and
-    further options. offload_to_disk_path is not used: what the host tier
-    cannot hold, hoistd spills by itself (disk.spill_dir)."""
+    further options. offload_to_disk_path has no effect: hoistd itself spills
+    what exceeds the host tier (disk.spill_dir)."""
     module = unwrap(module)
     kind, count = check_offloading(offload_type, offload_device,
                                    num_blocks_per_group, offload_to_disk_path)
@@ -74,7 +76,7 @@ def check_offloading(
         num_blocks_per_group: int | None,
         offload_to_disk_path: str | os.PathLike[str] | None
         ) -> tuple[str, int]:
-    """The kind, and blocks in a group."""
+    """The kind, and the number of blocks in a group."""
     kind = getattr(offload_type, "value", offload_type)
     if kind not in ("block_level", "leaf_level"):
         raise InvalidArgument(f'offload_type={offload_type!r} is neither '
@@ -96,7 +98,7 @@ def plain_groups(kind: str, count: int) -> Groups:
 
 
 def _where(device: Where) -> Where:
-    """On a node without a GPU hoistd's device is the CPU."""
+    """On a node without a GPU, hoistd's device is the CPU."""
     return device if torch.cuda.is_available() else None
 
 
@@ -126,11 +128,11 @@ def apply_layerwise_casting(
         non_blocking: bool = False, *, budget: Budget = None,
         **options: Unpack[LayerwiseCastingOptions]) -> None:
     """As diffusers': the same layers in the same type, cast on the device as
-    they arrive; what they were stays in hoistd."""
+    they arrive; hoistd keeps the original weights."""
     module = unwrap(module)
     extra: dict[str, Any] = {} if budget is None else {"budget": budget}
     if storage_dtype == compute_dtype:
-        # Nothing is to be cast; what else is asked for is done.
+        # There is nothing to cast; the other options still apply.
         if extra or options:
             attach_with(module, **extra, **options)
         return
@@ -140,43 +142,41 @@ def apply_layerwise_casting(
         skip_modules_pattern = (skip_modules_pattern,)
     skip = (*(skip_modules_pattern or ()), *(skip_modules_classes or ()))
     names = {one: name for name, one in module.named_modules()}
-    # Where nothing is said to be skipped, diffusers casts the whole module.
+    # Without any skip option, diffusers casts the whole module.
     whole = skip_modules_pattern is None and skip_modules_classes is None
     layers = {one for one in names if whole or isinstance(one, _CAST_LAYERS)
               and not any(matches(names[up], up, skip)
                           for up in _above(module, names[one]))}
-    before = _to_compute_type(layers, storage_dtype, compute_dtype)
+    before: list[tuple[torch.Tensor, torch.Tensor]] = []
     try:
+        _to_compute_type(layers, storage_dtype, compute_dtype, before)
         attach_with(module, storage_dtype=storage_dtype,
                     skip=[one for one in names if one not in layers],
                     **extra, **options)
     except BaseException:
-        for layer, name, data in before:
-            parameter = layer._parameters[name]
-            assert parameter is not None
+        for parameter, data in before:
             parameter.data = data
         raise
 
 
 def _above(root: nn.Module, name: str) -> list[nn.Module]:
-    """The module of that name, and those that hold it: diffusers skips a
-    subtree whose root matches."""
+    """The module of that name, and its ancestors: diffusers skips a subtree
+    whose root matches."""
     parts = name.split(".") if name else []
     return [root.get_submodule(".".join(parts[:at]))
             for at in range(len(parts) + 1)]
 
 
 def _to_compute_type(layers: set[nn.Module], storage: torch.dtype,
-                     compute: torch.dtype
-                     ) -> list[tuple[nn.Module, str, torch.Tensor]]:
-    """Where the module has another type than it is to compute in: the value
-    that it will compute with, W.to(storage).to(compute). Returns which layers
-    had what by which name."""
-    before = []
+                     compute: torch.dtype,
+                     before: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Converts weights that are not of the compute type to the values that the
+    module will compute with, W.to(storage).to(compute). `before` receives each
+    changed parameter and its old data."""
     for layer in layers:
-        for name, parameter in layer.named_parameters(recurse=False):
+        for parameter in layer.parameters(recurse=False):
             if parameter.dtype != compute and (
                     may_be_cast(parameter.dtype, storage)):
-                before.append((layer, name, parameter.data))
-                parameter.data = parameter.data.to(storage).to(compute)
-    return before
+                data = parameter.data
+                parameter.data = data.to(storage).to(compute)
+                before.append((parameter, data))

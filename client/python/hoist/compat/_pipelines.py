@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 from .._errors import InvalidArgument, MissingExtra
-from ..nn import attach_pipeline
-from ..nn._budget import Budget, find_device
-from ..nn._link import default_session
-from ..nn._options import AttachOptions, Names, Where
-from ..nn._replaced import Put, put, take_out
+from ..nn._api.options import AttachOptions, Names, Where
+from ..nn._api.pipeline import attach_pipeline_as
+from ..nn._api.replaced import Put, put, take_out
+from ..nn._plan.budget import Budget, find_device
+from ..nn._store.link import default_session
 from ._accelerate import OffloadOptions
 from ._diffusers import (OffloadType, _where, apply_group_offloading,
                          check_offloading, plain_groups)
@@ -34,7 +34,7 @@ def enable_group_offload(
         offload_to_disk_path: str | os.PathLike[str] | None = None,
         exclude_modules: Names | None = None, *, budget: Budget = None,
         **options: Unpack[OffloadOptions]) -> None:
-    """As pipe.enable_group_offload(...) of diffusers, with `budget` for all
+    """As pipe.enable_group_offload(...) of diffusers, with one `budget` for all
     components; see hoist.attach_pipeline for further options."""
     kind, count = check_offloading(offload_type, offload_device,
                                    num_blocks_per_group, offload_to_disk_path)
@@ -46,8 +46,8 @@ def enable_model_cpu_offload(
         pipe: Any, gpu_id: int | None = None, device: Where = None, *,
         budget: Budget = None, **options: Unpack[OffloadOptions]) -> None:
     """As pipe.enable_model_cpu_offload(...) of diffusers: a component that fits
-    the budget is on the device while it runs, one that does not is streamed;
-    see hoist.attach_pipeline for further options."""
+    the budget is on the device while it runs; a larger one is streamed. See
+    hoist.attach_pipeline for further options."""
     if gpu_id is not None:
         if device is not None and torch.device(device).index is not None:
             raise InvalidArgument(f"gpu_id={gpu_id} and device={device}: say "
@@ -60,20 +60,41 @@ def enable_model_cpu_offload(
 
 def _attach(pipe: Any, device: Where, without: Names, budget: Budget,
             given: OffloadOptions) -> None:
-    """The modules that are named in `without` go to the device."""
+    """Moves the modules named in `without` to the device."""
     names = [without] if isinstance(without, str) else list(without)
     options = cast(AttachOptions, dict(given))
     if device is not None:
         options["device"] = _where(device)
     modules = {name: one for name, one in pipe.components.items()
                if isinstance(one, nn.Module)}
-    attach_pipeline(pipe, budget, components=[
+    made = attach_pipeline_as(pipe, budget, [
         name for name, one in modules.items() if name not in names
-        and _has_weights(one)], **options)
-    for name in names:
-        if name in modules:
-            session = options.get("session") or default_session()
-            modules[name].to(find_device(session, options.get("device"))[1])
+        and _has_weights(one)], {}, options)
+    moved: list[tuple[dict[str, Any], str, torch.Tensor, torch.Tensor]] = []
+    try:
+        for name in names:
+            if name in modules:
+                session = options.get("session") or default_session()
+                to = find_device(session, options.get("device"))[1]
+                moved += _places(modules[name])
+                modules[name].to(to)
+    except BaseException:
+        for holder, key, value, data in moved:
+            if value.device != data.device:
+                value.data = data
+            holder[key] = value
+        made.undo()
+        raise
+    made.commit()
+
+
+def _places(module: nn.Module
+            ) -> list[tuple[dict[str, Any], str, torch.Tensor, torch.Tensor]]:
+    """The module's tensors, their owners and keys, and their data."""
+    return [(holder, key, value, value.data) for one in module.modules()
+            for holder in (cast("dict[str, Any]", one._parameters),
+                           cast("dict[str, Any]", one._buffers))
+            for key, value in holder.items() if value is not None]
 
 
 def _has_weights(module: nn.Module) -> bool:
@@ -82,7 +103,7 @@ def _has_weights(module: nn.Module) -> bool:
 
 
 class InDiffusers:
-    """What use_in_diffusers has put in place, until `undo`."""
+    """The replacements of use_in_diffusers, until `undo`."""
 
     def __init__(self) -> None:
         self._active = True
@@ -95,11 +116,11 @@ class InDiffusers:
         self.undo()
 
     def put(self, owner: Any, name: str, ours: Callable[..., Any]) -> None:
-        """Has `ours` called in the place of the owner's function."""
+        """Replaces the owner's function with `ours`."""
         def make(before: Any) -> Any:
             @functools.wraps(before)
             def function(*args: Any, **kwargs: Any) -> Any:
-                # Somebody may have put something around this, and keep it.
+                # Another wrapper may hold this function after `undo`.
                 return (ours if self._active else before)(*args, **kwargs)
 
             return function
@@ -107,7 +128,7 @@ class InDiffusers:
         self._put.append(put(owner, name, make))
 
     def undo(self) -> None:
-        """diffusers' own functions are called again."""
+        """Restores diffusers' own functions."""
         self._active = False
         while self._put:
             take_out(self._put.pop())
@@ -115,12 +136,12 @@ class InDiffusers:
 
 def use_in_diffusers(budget: Budget = None,
                      **options: Unpack[AttachOptions]) -> InDiffusers:
-    """From now on pipe.enable_group_offload() and enable_model_cpu_offload(),
+    """Replaces pipe.enable_group_offload() and enable_model_cpu_offload(),
     model.enable_group_offload() and diffusers.hooks.apply_group_offloading()
-    are hoist's, with this budget, a pipeline's or a module's, and these
-    options. For a `with` block, or until `undo` of what it returns.
+    with hoist's, with these options and this budget, per pipeline or module.
+    For a `with` block, or until `undo` of the result.
 
-    MissingExtra: there is no diffusers.
+    MissingExtra: diffusers is not installed.
     """
     hooks = _import("diffusers.hooks")
     pipelines: Any = _import(

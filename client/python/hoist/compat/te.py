@@ -3,15 +3,15 @@
     from hoist.compat.te import get_cpu_offload_context
     # was: from transformer_engine.pytorch import get_cpu_offload_context
 
-As transformer_engine/pytorch/cpu_offload.py has it in 2.20; what is different:
+As transformer_engine/pytorch/cpu_offload.py of 2.20, with these differences:
 
-    what is disabled is off: within the context that `enabled=False` gives,
-        nothing moves, whatever context is around it;
-    host memory is an arena that hoistd leases, and what is said of pinned
-        buffers is accepted;
-    a tensor that is not contiguous is moved as it is, and comes back so;
-    what is saved twice is moved once, views of it included;
-    what is needed and was not reloaded is reloaded then.
+    `enabled=False` disables: within its context nothing moves, whatever
+        context is around it;
+    host memory is an arena that hoistd leases; arguments about pinned buffers
+        have no effect;
+    a tensor that is not contiguous keeps its layout;
+    a tensor that is saved twice is moved once, with its views;
+    a tensor that is needed and was not reloaded is reloaded then.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from ..activations._api import MIN_BYTES, make_engine
 from ..activations._engine import Engine, Saving
 from ..activations._keep import is_keeping
 from ..activations._runs import LayerRun, Pass
-from ..nn._budget import Amount
-from ..nn._options import Where
+from ..nn._api.options import Where
+from ..nn._plan.budget import Amount
 
 __all__ = ["ManualController", "get_cpu_offload_context",
            "is_cpu_offload_enabled", "mark_activation_offload",
@@ -68,13 +68,13 @@ def get_cpu_offload_context(
                 x = layer(x)
             x = sync(x)
 
-    The first num_layers of model_layers are offloaded; on the device are those
-    of model_layers - num_layers at once, and of two at least. offload_weights,
-    double_buffering and retain_pinned_cpu_buffers are accepted; weights are for
-    hoist.attach. min_bytes, arena, device, session and deadline are as
-    hoist.offload_activations has them.
+    The first num_layers of model_layers are offloaded; the others' tensors, and
+    at least two layers', are on the device at once. offload_weights,
+    double_buffering and retain_pinned_cpu_buffers are accepted without effect;
+    weights are for hoist.attach. min_bytes, arena, device, session and deadline
+    are as hoist.offload_activations has them.
 
-    Raises InvalidArgument, a ValueError, for what TransformerEngine does.
+    Raises InvalidArgument, a ValueError, where TransformerEngine raises.
     """
     if not enabled or not offload_activations:
         if enabled and not offload_weights:
@@ -100,7 +100,7 @@ def get_cpu_offload_context(
 
 def _check(num_layers: int | None, model_layers: int, manual: bool,
            stream: torch.cuda.Stream | None) -> int:
-    """How many are offloaded."""
+    """The number of offloaded layers."""
     if manual:
         return 0
     if stream is not None:
@@ -115,8 +115,8 @@ def _check(num_layers: int | None, model_layers: int, manual: bool,
 
 
 def mark_not_offload(*tensors: Any) -> None:
-    """hoist.mark_keep, also of TransformerEngine's storages of quantised
-    tensors, which are no tensors."""
+    """hoist.mark_keep, also for TransformerEngine's storages of quantised
+    tensors, which are not tensors."""
     for tensor in tensors:
         if tensor is None or isinstance(tensor, torch.Tensor):
             mark_keep(tensor)
@@ -125,21 +125,21 @@ def mark_not_offload(*tensors: Any) -> None:
 
 
 def mark_activation_offload(*tensors: Any) -> None:
-    """Nothing, as in TransformerEngine: what is saved is offloaded."""
+    """No effect, as in TransformerEngine: saved tensors are offloaded."""
 
 
 def start_offload(*tensors: Any, offload_base_tensor: bool = False) -> None:
-    """Nothing: a layer's copies begin when it ends, for all of it at once, and
-    views of one tensor are always moved as that."""
+    """No effect: a layer's copies begin when it ends, all at once, and views of
+    one tensor always move as that tensor."""
 
 
 def is_cpu_offload_enabled() -> bool:
-    """Within a context that offloads, and in no keep()."""
+    """Whether this is in a context that offloads, and not in keep()."""
     return _thread.entered > 0 and not is_keeping()
 
 
 class _Synchronizer(Protocol):
-    """Decides what becomes of layers."""
+    """Decides which layers move, and when."""
 
     def begin(self) -> LayerRun: ...
 
@@ -147,7 +147,7 @@ class _Synchronizer(Protocol):
 
 
 class _Automatic:
-    """The first layers of each pass go."""
+    """Offloads the first layers of each pass."""
 
     def __init__(self, engine: Engine, layers: int, offloaded: int) -> None:
         self._engine = engine
@@ -169,7 +169,7 @@ class _Automatic:
 
 
 class _Manual:
-    """Layers go and come as the caller says."""
+    """Moves layers when the caller requests it."""
 
     def __init__(self, engine: Engine, layers: int) -> None:
         self._engine = engine
@@ -213,10 +213,10 @@ class _Manual:
 
 
 class ManualController:
-    """When layers go and come, as the caller says: of each layer for the last
-    time that it ran. A layer of which nothing is said stays.
+    """Moves layers at the caller's request, each as of its last run. Layers
+    without a request stay.
 
-    Each call puts copies, or waits for them, on streams; none waits itself.
+    Each call puts copies, or waits for them, on streams; no call waits itself.
     FailedPrecondition, a RuntimeError: calls out of order, or no such layer.
     """
 
@@ -224,20 +224,20 @@ class ManualController:
         self._manual = manual
 
     def start_offload_layer(self, layer_id: int) -> None:
-        """Begins to copy what the layer has saved to the host."""
+        """Begins the copy of the layer's saved tensors to the host."""
         self._manual.start(layer_id)
 
     def release_activation_forward_gpu_memory(self, layer_id: int) -> None:
-        """Its device memory is free for what comes after that copy."""
+        """Frees its device memory for work after that copy."""
         self._manual.release(layer_id)
 
     def start_reload_layer(self, layer_id: int) -> None:
-        """Begins to copy it back."""
+        """Begins the copy back."""
         self._manual.reload(layer_id)
 
 
 class _Context(contextlib.ContextDecorator):
-    """What is saved in it is the next layer's."""
+    """Assigns the tensors that are saved in it to the next layer."""
 
     def __init__(self, engine: Engine, synchronizer: _Synchronizer) -> None:
         self._engine = engine
@@ -252,7 +252,7 @@ class _Context(contextlib.ContextDecorator):
             raise FailedPrecondition("the offloading context is entered "
                                      "already, by a layer around this one")
         run = self._synchronizer.begin()
-        # Within keep() it is a layer as any other, of which nothing moves.
+        # Within keep() it counts as a layer, but nothing of it moves.
         saving = Saving(self._engine, lambda: None if is_keeping() else run)
         saving.enter()
         self._saving, self._run, self._was_run = saving, run, True
@@ -270,8 +270,8 @@ class _Context(contextlib.ContextDecorator):
         self._synchronizer.end(run)
 
     def synchronize(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor: a backward is told by what it needs, not by a hook in
-        it. What TransformerEngine refuses is refused."""
+        """Returns the tensor: backward follows the saved tensors, not a hook in
+        this one. Refuses where TransformerEngine refuses."""
         if not tensor.requires_grad:
             raise InvalidArgument(
                 f"sync_function was given a tensor {list(tensor.shape)} that "
@@ -285,9 +285,9 @@ class _Context(contextlib.ContextDecorator):
 
 
 def _tell_te(synchronizer: Any) -> Any:
-    """TransformerEngine's modules mark what is not worth moving (their
-    quantised weights) where they see that something offloads; returns what
-    they saw before."""
+    """TransformerEngine's modules mark tensors that are not worth moving (their
+    quantised weights) if they find a synchronizer; sets it, and returns the one
+    before."""
     theirs: Any = sys.modules.get("transformer_engine.pytorch.cpu_offload")
     if theirs is None:
         return None

@@ -10,14 +10,14 @@ from .._surroundings import require
 
 require("torch", __name__)
 
-from ._api import (advance, attach, check, detach, set_budget, stage,
-                   stats)
-from ._stats import AttachStats, PipelineStats
-from ._casting import DEFAULT_SKIP
-from ._idle import IdleTensor
-from ._load import load
-from ._load_pipeline import load_pipeline
-from ._pipeline import attach_pipeline
+from ._api.attach import (advance, attach, check, detach, set_budget, stage,
+                          stats)
+from ._api.load import load
+from ._api.load_pipeline import load_pipeline
+from ._api.pipeline import attach_pipeline
+from ._plan.stats import AttachStats, PipelineStats
+from ._tensors.idle import IdleTensor
+from ._tree.casting import DEFAULT_SKIP
 
 __all__ = ["AttachStats", "DEFAULT_SKIP", "IdleTensor", "PipelineStats",
            "advance", "attach", "attach_pipeline", "check", "detach", "load",

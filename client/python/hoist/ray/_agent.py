@@ -1,4 +1,4 @@
-"""The agent: an actor a node, between Ray and that node's hoistd."""
+"""The agent: one actor per node, between Ray and the node's hoistd."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from ._source import (FileReader, GroupSource, Held, HeldReader,
                       IterableReader, Keep, KeptFiles, ModelReader, Reader,
                       forget_left, published_heads)
 
-_KNOWN_SOURCES = 64  # Whose heads are remembered.
+_KNOWN_SOURCES = 64  # Sources whose heads are remembered.
 
 
 @dataclasses.dataclass
 class _Reading:
-    """What a load reads here."""
+    """A load's reader on this node."""
 
     reader: Reader
-    files: bytes | None  # Model.fingerprint, of what is read from files.
+    files: bytes | None  # Model.fingerprint, if it reads files.
     heads: list[GroupHead] = dataclasses.field(default_factory=list)
-    # Held while Ray copies the reader's buffer, which close() takes away.
+    # Held while Ray copies the reader's buffer, which close() would free.
     busy: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
 
 class Agent:
-    """What a node's hoistd is asked for by other nodes.
+    """Serves other nodes' requests to this node's hoistd.
 
-    It holds the models that came through it in use, so that hoistd does not
-    make room with them, until they are forgotten. Of weights it has, for each
-    call that is under way, one group's buffer (in Ray's object store, mapped)
-    and one image (libhoist's memfd); and heads of 64 sources that it has read.
+    It keeps the models that came through it in use, so hoistd does not evict
+    them, until they are forgotten. For each running call it holds one group's
+    buffer (mapped in Ray's object store) and one image (libhoist's memfd); it
+    also holds the heads of 64 sources that it has read.
 
     Threads: any; Ray gives it a few.
     """
@@ -64,8 +64,8 @@ class Agent:
         forget_left(self._session)
 
     def _here(self) -> _session.Session:
-        """A session that lives: another one, where hoistd was restarted. It is
-        told again of files that it was to have."""
+        """A live session; after a restart of hoistd a new one, in which the
+        kept files are registered again."""
         with self._lock:
             before, self._session = self._session, self._session.reconnect()
             session = self._session
@@ -85,17 +85,17 @@ class Agent:
             self._held[name] = model
 
     def ready(self) -> dict[str, Any]:
-        """Who answers."""
+        """Identifies the agent."""
         session = self._here()
         return {"node": self._node, "pid": os.getpid(),
                 "version": session.daemon_version}
 
-    # --- What is there.
+    # --- Inventory.
 
     def contents(self, model: str) -> dict[str, bytes]:
-        """A model's groups and what each is; {}: there is none.
-        FailedPrecondition: it is read from files, which nobody has read whole
-        through this agent."""
+        """Content by group of a model; {}: there is none. FailedPrecondition:
+        the model is read from files, which this agent has not read
+        completely."""
         session = self._here()
         try:
             found = session.model(model)
@@ -107,7 +107,7 @@ class Agent:
             self._let_go(session, found)
 
     def _let_go(self, session: _session.Session, model: Model) -> None:
-        """Of a model that this agent has only looked at."""
+        """Releases a model that this agent has only inspected."""
         with self._lock:
             held = self._held.get(model.name)
         if held is None or held.id != model.id:
@@ -127,8 +127,8 @@ class Agent:
         return known
 
     def models(self) -> list[dict[str, Any]]:
-        """As `hoistctl models` says; `content`: of those that this user may
-        read and of which it is known, 32 bytes."""
+        """As `hoistctl models` reports; `content`: 32 bytes, for models that
+        this user may read and whose content is known."""
         self._here()
         rows = self._ctl.models()
         for row in rows:
@@ -140,12 +140,12 @@ class Agent:
         return rows
 
     def where(self, model: str) -> list[dict[str, Any]]:
-        """Each group by tier: bytes, pinned, leases, seconds since its use."""
+        """Each group by tier: bytes, pins, leases, seconds since last use."""
         self._here()
         return self._ctl.where(model)
 
     def status(self) -> dict[str, Any]:
-        """The tiers' room."""
+        """The tiers' free space."""
         return self._ctl.status()
 
     def pin(self, model: str, tier: str, pinned: bool) -> None:
@@ -157,7 +157,7 @@ class Agent:
         self._ctl.run("evict", model, "--tier", tier)
 
     def forget(self, model: str) -> bool:
-        """Drops it from this node; False: it is not there."""
+        """Drops the model from this node; False: it is not there."""
         session = self._here()
         try:
             found = session.model(model)
@@ -177,10 +177,10 @@ class Agent:
     def open(self, load: str, source: str | Held | GroupSource,
              groups: Groups, deadline: float, turn: Any,
              keep: Keep | None = None) -> dict[str, Any]:
-        """Begins to read; `heads`: what the groups are, if they are published
-        or this agent has read those files before; `sizes`: which come, if that
-        is known; `new`: what is kept was not there. When the turn ends, as its
-        driver does, so does this."""
+        """Begins a reading. `heads`: the groups' heads, if they are published
+        or this agent has read the files before; `sizes`: of the coming groups,
+        if known; `new`: the kept model is new. The reading ends with the turn,
+        which ends with its driver."""
         if isinstance(source, str) and not os.path.exists(source):
             raise NotFound(f"there is no {source} on node {self._node}; "
                            "read on a node that has it: source_node=")
@@ -233,15 +233,15 @@ class Agent:
         self.close(load)
 
     def peek(self, load: str, group: str) -> GroupHead:
-        """What a group is that will come."""
+        """The head of a group that is still to come."""
         reading = self._reading(load)
         with reading.busy:
-            self._reading(load)  # Not closed meanwhile.
+            self._reading(load)  # It may have been closed meanwhile.
             return reading.reader.peek(group)
 
     def read(self, load: str) -> Iterator[Any]:
         """Two objects: the next group's head, or None at the end, and its
-        buffer, of which Ray makes an object of this node's store."""
+        buffer, which Ray makes an object of this node's store."""
         reading = self._reading(load)
         with reading.busy:
             self._reading(load)
@@ -272,8 +272,8 @@ class Agent:
         return reading
 
     def close(self, load: str) -> None:
-        """Ends a reading, whatever came of it, after the group that is being
-        read. Again: nothing happens."""
+        """Ends a reading in any state, after the group that is being read.
+        Idempotent."""
         with self._lock:
             reading = self._readings.pop(load, None)
         if reading is not None:
@@ -283,20 +283,20 @@ class Agent:
     # --- Taking.
 
     def fetch(self, image: Any) -> None:
-        """The buffer is in this node's store, when this is called."""
+        """Does nothing: Ray brings the argument to this node's store first."""
 
     def relay(self, image: Any) -> Iterator[Any]:
-        """Two objects: word of it, and the buffer as an object of this node's,
-        which others get from here alone."""
+        """Two objects: a receipt, and the buffer as this node's own object,
+        which others fetch only from here."""
         yield None
         yield image
 
     def take(self, model: str, head: GroupHead, image: Any,
              readers: str | None, deadline: float) -> None:
-        """Publishes a group into this node's hoistd, which looks whether the
-        bytes are what the head says.
+        """Publishes a group into this node's hoistd, which compares the bytes
+        with the head.
 
-        DataLoss: they are not. ResourceExhausted: no room.
+        DataLoss: they differ. ResourceExhausted: no room.
         """
         if len(image) != head.nbytes:
             raise InvalidArgument(f'the buffer of group "{head.name}" has '
@@ -308,5 +308,5 @@ class Agent:
         self._hold(model, published)
 
     def hold(self, model: str) -> None:
-        """Uses a model that is there already, as if it had come."""
+        """Holds a model that is already there, as if this agent took it."""
         self._hold(model, self._here().model(model))

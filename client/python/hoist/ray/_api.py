@@ -1,4 +1,4 @@
-"""What hoist.ray offers."""
+"""The public functions of hoist.ray."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ._source import GroupSource, Held, Named
 from ._turn import turn
 
 _NODE_ID = "ray.io/node-id"  # The label that Ray gives each node.
-_LOOK = 0.2  # Seconds between tries to forget.
+_LOOK = 0.2  # Seconds between attempts to forget.
 
 Source = Union[str, "os.PathLike[str]", GroupSource, Iterable[Named]]
 
@@ -35,9 +35,9 @@ def start_load(source: Source, name: str, *,
                progress: Progress | bool | None = None,
                sockets: Mapping[str, str] | None = None,
                from_files: bool = False) -> Load:
-    """As load, which goes on in a thread of this process.
+    """As load, but in a thread of this process.
 
-    `progress` is called there.
+    That thread calls `progress`.
     """
     _check_window(window)
     path = os.fspath(source) if isinstance(source, (str, os.PathLike)) else (
@@ -69,33 +69,31 @@ def load(source: Source, name: str, *, nodes: Iterable[str] | None = None,
          from_files: bool = False) -> Report:
     """Brings a model into the hoistd of several nodes; one node reads it.
 
-    source: a safetensors file or folder of `source_node`; a function, which
-        that node calls; or an iterable, which threads of this process go
-        through. The last two give (group, {tensor: array}).
-    name: of the model, on each node.
-    nodes: Ray's ids; None: all. copies: on so many of them, `source_node`
-        first if it is among them.
+    source: a safetensors file or folder of `source_node`; a function that
+        `source_node` calls; or an iterable of this process. The last two yield
+        (group, {tensor: array}).
+    name: the model's, on each node.
+    nodes: Ray's ids; None: all. copies: their number, `source_node` first if it
+        is one of them.
     source_node: None: this process's.
-    window: groups under way at once on a node, which has a buffer each in its
-        object store, two where it serves another node, and one that is about
-        to be dropped. Below 3 a chain of nodes waits for word of each group.
-    groups: how files are grouped, as Session.register has it.
-    readers: "owner", "everyone"; None: as each hoistd is configured.
-    deadline: seconds to wait for a group, or for room for it on a node.
-    contents: what each group must be, 32 bytes, as Group.content.
-    progress: called with (node, group) as each is there, and can be staged; or
-        True, False, None for a bar if stderr is a terminal; with tqdm.
-    sockets: of hoistd, by node; None: as each node's $HOIST_SOCKET says.
-    from_files: `source_node` has the model of its files, as if it had been
-        registered there: it takes no memory that hoistd cannot have back, since
-        what has to go is read again, and the files have to stay as they are.
-        It forgets it where the load ends before all of it was read. Else it is
-        published there as on the others.
+    window: groups in flight on a node. Each has a buffer in the node's object
+        store, two if the node serves another one; one more is about to be
+        dropped. Below 3, a chain of nodes waits for each acknowledgement.
+    groups: the files' grouping, as in Session.register.
+    readers: "owner", "everyone"; None: each hoistd's default.
+    deadline: seconds to wait for a group, or for space for it on a node.
+    contents: the expected Group.content of each group, 32 bytes.
+    progress: called with (node, group) once that node can stage the group; or
+        True, False, None: a bar if stderr is a terminal; needs tqdm.
+    sockets: hoistd's, by node; None: each node's $HOIST_SOCKET.
+    from_files: `source_node` registers its files: hoistd can evict the whole
+        model and read it again, so the files must not change. It forgets the
+        model if the load ends early. Otherwise it publishes, as the others do.
 
-    NodesFailed: some nodes do not have it, the others do. AlreadyExists: a node
-    has other weights of that name. Unavailable: the node that reads has ended.
-    In each of these, what nodes have stays, and the next load goes on from
-    there. KeyboardInterrupt: it is cancelled, and nodes forget what came of it.
+    NodesFailed: some nodes lack the model, the others have it. AlreadyExists: a
+    node has other weights of that name. Unavailable: the reading node ended.
+    After these errors nodes keep their groups, and the next load continues.
+    KeyboardInterrupt cancels the load, and nodes forget its groups.
     """
     going = start_load(
         source, name, nodes=nodes, copies=copies, source_node=source_node,
@@ -115,17 +113,17 @@ def replicate(model: str, *, nodes: Iterable[str] | None = None,
               readers: str | None = None, deadline: float = 60.0,
               progress: Progress | bool | None = None,
               sockets: Mapping[str, str] | None = None) -> Report:
-    """Brings a model to more nodes, from one that has it. Its source is not
-    needed, and need not be there any more, unless it is what that node has.
+    """Copies a model to more nodes, from one that has it. Its source may be
+    gone, unless that node reads the model from files.
 
-    nodes, copies: as load has it; those that have the model are sent nothing.
-    source_node: which sends it first; None: one that has most of its groups.
-    content: what the whole has to be, as Report.content. Without it a model
-        that an interrupted load left in part is brought as it is.
-    window, readers, deadline, progress, sockets: as load has it.
+    nodes, copies: as in load; nodes with the model receive nothing.
+    source_node: the first sender; None: the node with most of its groups.
+    content: the expected Report.content. Without it, a model that an
+        interrupted load left incomplete is copied as it is.
+    window, readers, deadline, progress, sockets: as in load.
 
-    Waits for a load of that name that is under way. In Report.read_bytes is
-    what the first node took out of its own hoistd.
+    Waits for a running load of that name. Report.read_bytes counts the first
+    node's reads from its own hoistd.
 
     NotFound: no node has it, or none has this content. Else as load.
     """
@@ -152,7 +150,7 @@ def replicate(model: str, *, nodes: Iterable[str] | None = None,
 
 def _holder(model: str, source_node: str | None, content: bytes | None
             ) -> tuple[str, dict[str, bytes]]:
-    """Which node has most of it, and what its groups are there."""
+    """The node with most groups of the model, and their content there."""
     said, failed = ask(find(source_node and [source_node]), "contents", model)
     having = {node: groups for node, groups in said.items() if groups and (
         content is None or model_content(groups.values()) == content)}
@@ -187,8 +185,8 @@ def _choose(head: str, nodes: Iterable[str] | None, copies: int | None,
 
 
 def status(nodes: Iterable[str] | None = None) -> list[dict[str, Any]]:
-    """A row a node and tier: room, use, evictions; a node that does not answer
-    has one row with `error`. It needs an admin's rights on each node."""
+    """One row per node and tier: space, use, evictions; a node that does not
+    answer has one row with `error`. Needs an admin's rights on each node."""
     found = find(nodes)
     said, failed = ask(found, "status")
     rows: list[dict[str, Any]] = []
@@ -203,9 +201,9 @@ def status(nodes: Iterable[str] | None = None) -> list[dict[str, Any]]:
 
 
 def models(nodes: Iterable[str] | None = None) -> list[dict[str, Any]]:
-    """A row a node and model; `content`: what hoistd found a published one to
-    be, 32 bytes, and what the agent found in files that it has read; else None.
-    It needs an admin's rights. Nodes that do not answer are left out."""
+    """One row per node and model. `content`: hoistd's hash of a published one,
+    or the agent's of files that it has read, 32 bytes; else None. Needs an
+    admin's rights. Nodes that do not answer are omitted."""
     said, _ = ask(find(nodes), "models")
     return [{"node": node, **row} for node, rows in said.items()
             for row in rows]
@@ -213,9 +211,9 @@ def models(nodes: Iterable[str] | None = None) -> list[dict[str, Any]]:
 
 def where(model: str, nodes: Iterable[str] | None = None
           ) -> list[dict[str, Any]]:
-    """A row a node, group and tier that has it: bytes, pinned, leased, seconds
-    since its use. It needs an admin's rights. Nodes without the model have no
-    row."""
+    """One row per node, group and tier with a copy: bytes, pinned, leased,
+    seconds since last use. Needs an admin's rights. Nodes without the model
+    have no row."""
     said, _ = ask(find(nodes), "where", model)
     return [{"node": node, **row} for node, rows in said.items()
             for row in rows]
@@ -225,14 +223,12 @@ def strategies(model: str, kind: Literal["soft", "hard", "spread",
                                          "least evicted"] = "soft",
                nodes: Iterable[str] | None = None
                ) -> list[NodeAffinitySchedulingStrategy]:
-    """Where to run what computes with the model: scheduling strategies, best
-    first.
+    """Scheduling strategies for workers of the model, best first.
 
-    kind: "soft", "hard": nodes by how much of it is in their memory, the
-        device's before the host's, and whether Ray may take another node;
-        "spread": the same nodes, the one with fewest leases of it first;
-        "least evicted": the one whose hoistd has evicted least first. The
-        latter two are soft.
+    kind: "soft", "hard": nodes by its bytes in their memory, the device's
+        before the host's, with or without other nodes for Ray; "spread": the
+        same nodes, fewest leases of it first; "least evicted": fewest evictions
+        first. The latter two are soft.
 
     NotFound: no node has it.
     """
@@ -259,14 +255,14 @@ def strategies(model: str, kind: Literal["soft", "hard", "spread",
 
 def actor_options(model: str, kind: Literal["soft", "hard"] = "hard", *,
                   nodes: Iterable[str] | None = None) -> dict[str, Any]:
-    """Options of an actor that is to be where the model is: for `.options()`,
-    and for `ray_actor_options` of Ray Serve, which takes no strategies().
+    """Options that place an actor at the model: for `.options()`, and for
+    `ray_actor_options` of Ray Serve, which takes no strategies().
 
-    They name all nodes, of these, that have as many of its groups as any.
-    kind: "hard": nowhere else, the actor waits; "soft": if those are full or
-    gone, any node: replicate() there, as the actor starts, brings the weights.
+    They name all of these nodes that have the maximum number of its groups.
+    kind: "hard": the actor waits for one of them; "soft": if those are full or
+    gone, any node: replicate() there, at the actor's start, brings the weights.
 
-    NotFound: no node has it. It needs an admin's rights, as where.
+    NotFound: no node has the model. Needs an admin's rights, as where.
     """
     if kind not in ("soft", "hard"):
         raise InvalidArgument(f"kind={kind!r} is neither soft nor hard")
@@ -283,21 +279,20 @@ def actor_options(model: str, kind: Literal["soft", "hard"] = "hard", *,
 
 def end_agents(nodes: Iterable[str] | None = None, *,
                deadline: float = 30.0) -> list[str]:
-    """Ends the agents of nodes, None: of all; which had one. So before another
-    version of this package is put there, or when it is not needed any more.
+    """Ends the agents of nodes, None: of all; returns the nodes that had one.
+    For use before an upgrade of this package, or after its last use.
 
-    Models stay, and nobody holds them in use: a hoistd that needs the room may
-    do with them what it does with those that no worker has. Loads that are under
-    way end with Unavailable. The next call makes new agents.
+    Models stay, but unused: they are the first eviction victims. Running loads
+    end with Unavailable. The next call makes new agents.
 
-    deadline: seconds; DeadlineExceeded: Ray has not ended them.
+    deadline: seconds; DeadlineExceeded: Ray has not ended them yet.
     """
     return _nodes.end_agents(nodes, deadline)
 
 
 def _rows(model: str, nodes: list[Node]) -> dict[str, list[dict[str, Any]]]:
-    """Of where, by node; NotFound: there are none. Unavailable: nor does
-    somebody answer."""
+    """Rows of where, by node. NotFound: there are none. Unavailable: there are
+    none, and a node does not answer."""
     rows, failed = ask(nodes, "where", model)
     rows = {node: held for node, held in rows.items() if held}
     if not rows:
@@ -312,21 +307,21 @@ def _rows(model: str, nodes: list[Node]) -> dict[str, list[dict[str, Any]]]:
 
 def pin(model: str, tier: str = "host", *, pinned: bool = True,
         nodes: Iterable[str] | None = None) -> dict[str, HoistError]:
-    """Keeps the model's copies in a tier, or no longer; which nodes refused."""
+    """Pins or unpins the model's copies in a tier; returns refusals by node."""
     return ask(find(nodes), "pin", model, tier, pinned)[1]
 
 
 def evict(model: str, tier: str = "device", *,
           nodes: Iterable[str] | None = None) -> dict[str, HoistError]:
-    """Takes the model's copies out of a tier; which nodes refused."""
+    """Evicts the model's copies from a tier; returns refusals by node."""
     return ask(find(nodes), "evict", model, tier)[1]
 
 
 def forget(model: str, *, nodes: Iterable[str] | None = None,
            deadline: float = 0.0) -> dict[str, HoistError]:
-    """Drops the model where it is; which nodes refused, as others use it.
+    """Drops the model on its nodes; returns refusals by node (others use it).
 
-    deadline: seconds to wait for whoever uses it. It stays whole for them.
+    deadline: seconds to wait for its users. For them it stays complete.
     """
     end = time.monotonic() + deadline
     refused = ask(find(nodes), "forget", model)[1]

@@ -1,4 +1,4 @@
-"""What is still to come to which node, and who is told of what came."""
+"""Groups that are still to arrive, by node, and reports of arrivals."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Callable, Iterator, Mapping
 from .._progress import Advance, progress_bar
 from ._image import GroupHead
 
-Progress = Callable[[str, str], None]  # Of a node and a group.
+Progress = Callable[[str, str], None]  # Takes a node and a group.
 
 
 class Arrivals:
-    """Of one load; a bar has the bytes of all nodes, and how many have all.
+    """One load's arrivals; a bar shows all nodes' bytes and complete nodes.
 
     Threads: one.
     """
 
     def __init__(self, model: str, progress: Progress | bool | None) -> None:
-        """progress: a function that is called as a group is there; else whether
-        there is a bar, None: if stderr is a terminal."""
+        """progress: a function that is called at each arrival; or whether to
+        show a bar, None: if stderr is a terminal."""
         self._model = model
         self._tell = progress if callable(progress) else None
         self._bar = False if callable(progress) else progress
@@ -29,8 +29,8 @@ class Arrivals:
 
     def expect(self, sizes: Mapping[str, int] | None,
                had: Mapping[str, Mapping[str, bytes]]) -> None:
-        """sizes: bytes of all groups; None: nobody knows. had: what each node
-        has already."""
+        """sizes: bytes of all groups; None: unknown. had: by node, the groups
+        that it already has."""
         self._left = {node: set(sizes or ()) - groups.keys()
                       for node, groups in had.items()}
         if sizes is not None:
@@ -39,13 +39,13 @@ class Arrivals:
 
     @contextlib.contextmanager
     def shown(self) -> Iterator[None]:
-        """For the block there is a bar, if there is to be one."""
+        """Shows the bar, if any, for the block."""
         with progress_bar(self._bar, f"load {self._model}", self._nbytes
                           ) as self._advance:
             yield
 
     def came(self, node: str, head: GroupHead) -> None:
-        """It can be staged there."""
+        """Reports that the node can stage the group."""
         self._left[node].discard(head.name)
         if self._advance is not None:
             whole = sum(not groups for groups in self._left.values())

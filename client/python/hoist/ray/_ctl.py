@@ -1,4 +1,4 @@
-"""hoistctl, which says what only the Admin service knows."""
+"""Runs hoistctl, for facts that only the Admin service has."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _TIERS = {"TIER_DEVICE": "device", "TIER_HOST": "host", "TIER_DISK": "disk"}
 
 
 class Ctl:
-    """One node's. It needs an admin's rights: root's, hoistd's own user's, or
-    those of the group hoist-admin."""
+    """One node's hoistctl. It needs an admin's rights: those of root, hoistd's
+    own user, or the group hoist-admin."""
 
     def __init__(self, program: str | None, socket: str | None) -> None:
         self._program = program or os.environ.get("HOIST_CTL")
         self._socket = socket
 
     def run(self, *words: str) -> Any:
-        """What it prints, from JSON. Unavailable: no hoistd answers.
-        FailedPrecondition: it refuses, or there is no hoistctl."""
+        """Its output, parsed from JSON. Unavailable: no hoistd answers.
+        FailedPrecondition: it refuses, or hoistctl is missing."""
         program = self._program or shutil.which("hoistctl")
         if program is None:
             raise FailedPrecondition(
@@ -44,7 +44,7 @@ class Ctl:
         raise kind(done.stderr.strip()[-1000:])
 
     def models(self) -> list[dict[str, Any]]:
-        """All that hoistd has, of any user."""
+        """All of hoistd's models, of any user."""
         return [{"name": row["name"], "published": row["published"],
                  **{key: int(row[key]) for key in (
                      "groups", "image_bytes", "device_bytes", "host_bytes",
@@ -52,7 +52,7 @@ class Ctl:
                 for row in self.run("models")["models"]]
 
     def where(self, model: str) -> list[dict[str, Any]]:
-        """Of each group's copies that are there."""
+        """A row for each copy of a group."""
         told = self.run("explain", model)
         return [{"group": group["name"],
                  "tier": _TIERS.get(copy["tier"], copy["tier"]),
@@ -67,7 +67,7 @@ class Ctl:
                 if copy["residency"] == "RESIDENCY_PRESENT"]
 
     def status(self) -> dict[str, Any]:
-        """Tiers with their room, and what has moved and was evicted."""
+        """The tiers' free space, and bytes moved and evicted."""
         told = self.run("status")
         return {"pid": told["pid"], "version": told["version"],
                 "tiers": [{"tier": _TIERS.get(tier["tier"], tier["tier"]),

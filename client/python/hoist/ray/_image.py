@@ -1,4 +1,4 @@
-"""A group on its way between nodes: one buffer, and what lies where in it."""
+"""A group in transfer between nodes: one buffer, and its layout."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .._errors import InvalidArgument, Unimplemented
 from .._model import Group, TensorInfo
 from .._publish import RawTensor
 
-_ALIGNMENT = 64  # Of tensors in a buffer, for whoever computes over them.
+_ALIGNMENT = 64  # Of tensors in a buffer, for code that computes on them.
 _PIECE = 16 << 20  # kContentPieceBytes of daemon/model/published_group.h.
 
 
 @dataclasses.dataclass(frozen=True)
 class GroupHead:
-    """What of a group is no weight; it travels as a plain message.
+    """A group's facts without its weights; it travels as a plain message.
 
     content: 32 bytes, as Group.content. nbytes: of the buffer.
     """
@@ -54,7 +54,7 @@ def head_of(name: str, tensors: Iterable[TensorInfo], image: Any) -> GroupHead:
 
 
 def model_content(groups: Iterable[bytes]) -> bytes:
-    """What hoistd says a model of groups of these contents is."""
+    """hoistd's content hash of a model, from its groups' hashes."""
     held = sorted(groups)
     return hashlib.sha256(_text("hoist model 2") + _number(len(held))
                           + b"".join(held)).digest()
@@ -76,9 +76,9 @@ def _text(text: str) -> bytes:
 
 
 def raw_tensors(head: GroupHead, image: Any) -> dict[str, RawTensor]:
-    """What Session.publish takes: views of the buffer, copied once, by it.
+    """Session.publish's argument: views of the buffer, which it copies once.
 
-    InvalidArgument: a tensor lies outside of the buffer.
+    InvalidArgument: a tensor exceeds the buffer.
     """
     flat = np.frombuffer(image, np.uint8)
     address = flat.ctypes.data
@@ -96,7 +96,7 @@ def raw_tensors(head: GroupHead, image: Any) -> dict[str, RawTensor]:
 
 
 def _span(info: TensorInfo) -> int:
-    """Bytes that the elements span. InvalidArgument: they are none."""
+    """Bytes that the elements span. InvalidArgument: the facts are invalid."""
     if info.dtype not in _dtypes.NUMBERS or min(
             (*info.shape, *info.strides), default=0) < 0 or len(
                 info.shape) != len(info.strides):
@@ -117,10 +117,10 @@ def _bits(dtype: str) -> int:
 
 def pack(name: str, tensors: Mapping[str, Any], into: Any = None
          ) -> tuple[GroupHead, Any]:
-    """NumPy arrays, or torch's tensors, as one contiguous buffer.
+    """Packs NumPy arrays or torch's tensors into one contiguous buffer.
 
-    into: a buffer of an earlier call, which nobody has any more; used if it is
-        large enough, since memory that is new costs more than a copy.
+    into: the buffer of an earlier call, now unused; it is used again if large
+        enough, since new memory costs more than a copy.
     """
     if not tensors:
         raise InvalidArgument(f'group "{name}" has no tensors')
@@ -164,7 +164,7 @@ def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def image_of(group: Group, address: int) -> tuple[GroupHead, Any]:
-    """hoistd's own image of a group, which lies there; a view, no copy."""
+    """A view of hoistd's image of the group at this address; no copy."""
     import ctypes as c
     image = np.ctypeslib.as_array(
         (c.c_uint8 * group.image_bytes).from_address(address))

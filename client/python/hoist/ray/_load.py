@@ -22,33 +22,32 @@ from ._nodes import Node, ask, typed
 from ._source import GroupSource, Held, IterableReader, Keep, Named
 
 _LOOK = 0.2  # Seconds between looks at cancel().
-_GLANCE = 0.01  # And at what this process reads.
-# Seconds past the deadline for an agent to say what it waited for.
+_GLANCE = 0.01  # Seconds between looks at a local source.
+# Seconds after the deadline for an agent to report what it waited for.
 _ANSWER = 10.0
-# After these the next load would fail alike: a node keeps nothing of the model.
+# Errors that the next load would repeat: the node then drops the whole model.
 _LASTING = (DataLoss, ResourceExhausted)
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """How a load ended.
+    """The result of a load.
 
-    Of Ray's copies of buffers that are not under way a node's object store rids
-    itself.
+    A node's object store frees Ray's copies of finished buffers by itself.
     """
 
     model: str
-    content: bytes  # 32: what the model is, as hoistd says on each node.
-    nodes: tuple[str, ...]  # Those that have all of it.
+    content: bytes  # 32: the model's content hash, the same on each node.
+    nodes: tuple[str, ...]  # The nodes with the whole model.
     errors: Mapping[str, HoistError]  # Of the others.
-    read_bytes: int  # Of groups' buffers that were made at the source.
-    sent_bytes: int  # Of those that were taken, added up over nodes.
-    peak_bytes: int  # Of buffers that a node had at once.
+    read_bytes: int  # Of groups' buffers that the source made.
+    sent_bytes: int  # Of buffers that were taken, summed over nodes.
+    peak_bytes: int  # Of one node's simultaneous buffers, at most.
 
 
 class NodesFailed(HoistError):
-    """Some nodes do not have the model; the others do. `errors`: by node;
-    `code` is the first one's; `report`: of all."""
+    """Some nodes lack the model; the others have it. `errors`: by node;
+    `code` is the first one's; `report`: of all nodes."""
 
     def __init__(self, report: Report) -> None:
         self.report = report
@@ -63,7 +62,7 @@ class NodesFailed(HoistError):
 
 @dataclasses.dataclass(frozen=True)
 class Terms:
-    """What a load was asked for; see hoist.ray.load."""
+    """A load's parameters; see hoist.ray.load."""
 
     model: str
     window: int
@@ -76,7 +75,7 @@ class Terms:
 
 
 class Run:
-    """The load itself, in whichever thread runs it."""
+    """The load itself, independent of its thread."""
 
     def __init__(self, source: str | Held | GroupSource | Iterable[Named],
                  head: Node, nodes: list[Node], terms: Terms) -> None:
@@ -88,7 +87,7 @@ class Run:
         self._id = uuid.uuid4().hex
         self._local: IterableReader | None = None
         self._had: dict[str, dict[str, bytes]] = {}
-        self._began_on: set[str] = set()  # Nodes that had nothing.
+        self._began_on: set[str] = set()  # Nodes that started empty.
         self._errors: dict[str, HoistError] = {}
         self._contents: dict[str, bytes] = {}
         self._moving = Moving(
@@ -96,12 +95,12 @@ class Run:
             lambda node, error: self._fail(node.id, error))
         self._arrivals = Arrivals(terms.model, terms.progress)
         self._read = self._sent = 0
-        self._whole = False  # All of it has been read.
+        self._whole = False  # True: everything has been read.
         self.cancelled = threading.Event()
 
     def run(self, turn: Any) -> Report:
-        """In its turn. Cancelled: it was; nothing of it is left. What the
-        source raises ends it, and what nodes have stays for the next load."""
+        """Runs in its turn. Cancelled: no trace of the load is left. An error
+        of the source ends the load; nodes keep their groups for the next."""
         began = False
         try:
             self._look_around()
@@ -120,7 +119,7 @@ class Run:
             raise
         except BaseException:
             if self._terms.from_files and not self._whole:
-                # Nobody has seen all that the files hold.
+                # The files were not read completely.
                 self._close(began)
                 self._forget_on([self._head.id])
             raise
@@ -128,11 +127,11 @@ class Run:
             self._drop()
             self._close(began)
 
-    # --- Before anything moves.
+    # --- Before the first move.
 
     def _look_around(self) -> None:
-        """What nodes have of that name; those that do not answer are out. Of
-        files it is seen when they are opened."""
+        """Asks nodes for their groups of that name, and removes nodes that do
+        not answer. With from_files, the reading node reports at open."""
         of_files = {self._head.id} if self._terms.from_files else set()
         self._had, failed = ask(
             [node for node in self._nodes.values() if node.id not in of_files],
@@ -171,7 +170,7 @@ class Run:
 
     def _compare(self, sizes: Mapping[str, int] | None,
                  heads: list[GroupHead] | None) -> None:
-        """Groups that any node has by this name are looked at before the first
+        """Checks existing groups of this name, on all nodes, before the first
         one moves."""
         if sizes is None:
             return
@@ -217,14 +216,14 @@ class Run:
             except Cancelled:
                 raise
             except BaseException:
-                # What has been read ends well, for the next load.
+                # Groups that were read still arrive, for the next load.
                 while self._moving and not self.cancelled.is_set():
                     with contextlib.suppress(Unavailable):
                         self._moving.wait(_LOOK)
                 raise
 
     def _begin_group(self) -> bool:
-        """False: there are no more. What is under way goes on meanwhile."""
+        """Reads and sends a group. False: there are no more."""
         read = self._next()
         if read is None:
             return False
@@ -254,7 +253,7 @@ class Run:
 
     def _next_here(self, local: IterableReader
                    ) -> tuple[GroupHead, Any] | None:
-        """In a thread of its own, since what is under way goes on meanwhile."""
+        """Reads in a separate thread, so that transfers continue."""
         found: list[tuple[GroupHead, Any] | None] = []
         failed: list[BaseException] = []
 
@@ -263,7 +262,7 @@ class Run:
                 group = local.next()
                 found.append(None if group is None else
                              (group[0], ray.put(group[1])))
-            except BaseException as error:  # noqa: BLE001 - it is the load's.
+            except BaseException as error:  # noqa: BLE001 - raised below.
                 failed.append(error)
 
         thread = threading.Thread(target=read, name="hoist.ray source",
@@ -288,14 +287,14 @@ class Run:
         self._arrivals.came(node.id, head)
 
     def _have_in_files(self, head: GroupHead) -> None:
-        """The node that reads has it: it is not sent there."""
+        """Marks the group as present on the reading node: it is not sent."""
         had = self._had[self._head.id]
         if head.name not in had:
             had[head.name] = head.content
             self._arrivals.came(self._head.id, head)
 
     def _from_head(self, ref: Any) -> Any:
-        """What the reading node says; its death ends the load."""
+        """The reading node's answer; its death ends the load."""
         end = time.monotonic() + self._terms.deadline + _ANSWER
         while not self._moving.wait(_LOOK, beside=ref):
             self._check_cancelled()
@@ -316,7 +315,7 @@ class Run:
         self._errors[node] = error
         self._nodes.pop(node, None)
 
-    # --- After.
+    # --- The end.
 
     def _report(self) -> Report:
         if not self._contents:
@@ -337,8 +336,8 @@ class Run:
         return report
 
     def _undo(self) -> None:
-        """Forgets the model where this load began it, once what was under way
-        has ended there."""
+        """Forgets the model where this load began it, after the pending calls
+        there have ended."""
         calls = self._moving.calls
         if calls:
             ray.wait(calls, num_returns=len(calls),
@@ -353,7 +352,7 @@ class Run:
         self._moving.drop()
 
     def _close(self, began: bool) -> None:
-        """Again: nothing happens."""
+        """Idempotent."""
         if self._local is not None:
             self._local.close()
         elif began:
@@ -361,7 +360,7 @@ class Run:
 
 
 class Load:
-    """A load that goes on in a thread; made by hoist.ray.start_load."""
+    """A load in a background thread; made by hoist.ray.start_load."""
 
     def __init__(self, run: Callable[[], Report],
                  cancelled: threading.Event) -> None:
@@ -375,24 +374,24 @@ class Load:
     def _work(self, run: Callable[[], Report]) -> None:
         try:
             self._report = run()
-        except BaseException as error:  # noqa: BLE001 - it is result()'s.
+        except BaseException as error:  # noqa: BLE001 - raised by result().
             self._error = error
 
     @property
     def done(self) -> bool:
-        """Whether result() returns at once."""
+        """Whether result() returns immediately."""
         return not self._thread.is_alive()
 
     def cancel(self) -> None:
-        """Returns once nothing of the load is left: nodes forget the model
-        where this load began it. One that has ended stays as it is."""
+        """Returns once no trace of the load is left: nodes forget the model
+        where this load began it. No effect on a load that has ended."""
         self._cancelled.set()
         self._thread.join()
 
     def result(self, timeout: float | None = None) -> Report:
-        """Waits; raises what the load raised.
+        """Waits; raises the load's error.
 
-        timeout: seconds; DeadlineExceeded, and the load goes on.
+        timeout: seconds; DeadlineExceeded: the load continues.
         """
         self._thread.join(timeout)
         if self._thread.is_alive():

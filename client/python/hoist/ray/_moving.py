@@ -1,4 +1,4 @@
-"""Groups on their way: from node to node, each byte over each link once."""
+"""Groups in transfer from node to node: each byte once over each link."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from .._errors import HoistError, Unavailable
 from ._image import GroupHead
 from ._nodes import Node, typed
 
-# Up to so many nodes each one serves the next one; of more, two others, so that
-# a group's way to the last of them is short. deploy/NODES.md has both times.
+# Up to this many nodes form a chain; more form a binary tree, so that the path
+# to the last node is short. deploy/NODES.md has both times.
 CHAIN = 64
 
 
 class _Place:
-    """A node, and what of the load is there or comes next."""
+    """A node's groups of the load, present and pending."""
 
     def __init__(self, node: Node) -> None:
-        """Nothing is."""
+        """Begins empty."""
         self.node = node
-        self.held: set[_Copy] = set()  # Buffers that it has, or fetches.
+        self.held: set[_Copy] = set()  # Its buffers, and those it fetches.
         self.to_fetch: collections.deque[_Copy] = collections.deque()
         self.to_take: collections.deque[_Copy] = collections.deque()
         self.is_taking = False
@@ -36,12 +36,12 @@ class _Place:
 
 @dataclasses.dataclass(eq=False)
 class _Copy:
-    """A group on a node."""
+    """A group's copy on a node."""
 
     head: GroupHead
     place: _Place
-    parent: _Copy | None  # Where it is to come from; None: it was read there.
-    source: _Copy | None = None  # Where it was fetched from.
+    parent: _Copy | None  # The copy to fetch; None: it was read there.
+    source: _Copy | None = None  # The copy that the last fetch used.
     image: Any = None  # A reference to the object that the node takes.
     is_here: bool = False
     is_taken: bool = False
@@ -49,21 +49,21 @@ class _Copy:
 
     @property
     def is_settled(self) -> bool:
-        """It and those that it serves are there."""
+        """Whether it and its children are there."""
         return self.is_here and all(one.is_here for one in self.children)
 
 
 class Moving:
-    """The groups that are under way.
+    """The groups in transfer.
 
-    A node fetches a group's buffer into its object store, and serves it on as
-    an object of its own, so that others get it from there alone. It takes
-    groups one after another, in the order in which they came here.
+    A node fetches a group's buffer into its object store, and serves it as its
+    own object, so that others fetch it only from there. It takes groups
+    sequentially, in their order of arrival here.
 
-    A node has `window` buffers at most: those that it has not taken, or that
-    have not come to those whom it serves and to whom those serve. So where one
-    node ends, what it was to serve comes from the one before it; where two
-    neighbours end at once, the next one may fail with them.
+    A node has at most `window` buffers: those that it has not taken, and those
+    that its children or grandchildren have not received. So if one node ends,
+    its children fetch from its parent; if two neighbours end at once, the next
+    node may fail too.
 
     Threads: one.
     """
@@ -73,33 +73,33 @@ class Moving:
                  taken: Callable[[Node, GroupHead], None],
                  failed: Callable[[Node, HoistError], None]) -> None:
         """reader: the node that reads. take: calls a node's agent; taken and
-        failed: what came of it."""
+        failed: receive the outcome."""
         self._window = window
         self._take = take
         self._taken = taken
         self._failed = failed
         self._reader = _Place(reader)
         self._places: dict[str, _Place] = {reader.id: self._reader}
-        self._left: set[_Copy] = set()  # Copies that are not taken.
+        self._left: set[_Copy] = set()  # Copies not taken yet.
         self._fetching: dict[Any, _Copy] = {}
         self._taking: dict[Any, _Copy] = {}
-        self.peak_bytes = 0  # Of buffers that a node had at once.
+        self.peak_bytes = 0  # Of one node's simultaneous buffers, at most.
 
     def __bool__(self) -> bool:
         return bool(self._left)
 
     @property
     def may_read(self) -> bool:
-        """The node that reads has room for another buffer."""
+        """Whether the reading node has room for another buffer."""
         return len(self._reader.held) < self._window
 
     @property
     def calls(self) -> list[Any]:
-        """That agents have not answered."""
+        """The agents' pending calls."""
         return [*self._fetching, *self._taking]
 
     def add(self, head: GroupHead, image: Any, nodes: Sequence[Node]) -> None:
-        """image: a reference to an object of the node that reads."""
+        """image: a reference to an object of the reading node."""
         if not nodes:
             return
         root = _Copy(head, self._reader, None, image=image, is_here=True,
@@ -124,10 +124,10 @@ class Moving:
             self._go_on(copy.place)
 
     def wait(self, timeout: float, beside: Any = None) -> bool:
-        """Handles what agents have answered; waits for one answer at least, for
-        so many seconds. beside: another reference; True: that is there.
+        """Handles the agents' answers; waits for at least one, up to `timeout`
+        seconds. beside: another reference; True: it is ready.
 
-        Unavailable: what the node that reads had is lost.
+        Unavailable: a buffer of the reading node was lost.
         """
         waits = [*self.calls, *([] if beside is None else [beside])]
         if not waits:
@@ -141,14 +141,14 @@ class Moving:
         return beside is not None and beside in done
 
     def drop(self) -> None:
-        """Nothing is waited for any more."""
+        """Abandons all pending copies."""
         self._left.clear()
         self._places.clear()
         self._fetching.clear()
         self._taking.clear()
 
     def _go_on(self, place: _Place) -> None:
-        """Whatever can be begun on a node is."""
+        """Begins all calls that the node is ready for."""
         while (place.to_fetch and len(place.held) < self._window
                and self._can_come(place.to_fetch[0])):
             copy = place.to_fetch.popleft()
@@ -169,7 +169,7 @@ class Moving:
         self.peak_bytes = max(self.peak_bytes, copy.place.nbytes)
 
     def _let_go(self, copy: _Copy | None) -> None:
-        """If nobody needs it there any more."""
+        """Drops a buffer that no node needs any more."""
         if copy is not None and copy.is_taken and all(
                 one.is_settled for one in copy.children):
             copy.place.held.discard(copy)
@@ -198,10 +198,10 @@ class Moving:
     def _fetched(self, call: Any) -> None:
         copy = self._fetching.pop(call)
         if copy not in self._left:
-            return  # Its node has failed meanwhile.
+            return  # Its node has failed since.
         try:
             ray.get(call)
-        except Exception as error:  # noqa: BLE001 - whose, is looked at.
+        except Exception as error:  # noqa: BLE001 - classified below.
             self._did_not_come(copy, error)
             return
         copy.is_here = True
@@ -221,7 +221,7 @@ class Moving:
         if source.parent is None:
             self._fail(copy.place, error)
             raise typed(error, self._reader.node.id) from None
-        if source is copy.parent:  # It has failed, and nobody knew.
+        if source is copy.parent:  # Its failure was unknown so far.
             self._move_up(copy)
             self._let_go(source)
             self._let_go(source.parent)
@@ -229,7 +229,7 @@ class Moving:
 
     @staticmethod
     def _move_up(copy: _Copy) -> None:
-        """It comes from the one before its parent, which has it yet."""
+        """Replaces its parent with its grandparent, which still has it."""
         assert copy.parent is not None and copy.parent.parent is not None
         copy.parent.children.discard(copy)
         copy.parent = copy.parent.parent
@@ -254,15 +254,14 @@ class Moving:
         self._taken(copy.place.node, copy.head)
 
     def _fail(self, place: _Place, error: BaseException) -> None:
-        """The node gets nothing more; what it was to serve comes from the one
-        before it."""
+        """Excludes the node; its children fetch from its parent instead."""
         gone = {copy for copy in self._left if copy.place is place}
         self._left -= gone
         place.to_fetch.clear()
         place.to_take.clear()
         for copy in gone | place.held:
             parent, children = copy.parent, [*copy.children]
-            if parent is None:  # It was read there: that node takes no more.
+            if parent is None:  # Read there: only the node's own take ends.
                 copy.is_taken = True
                 self._let_go(copy)
                 continue
@@ -278,7 +277,7 @@ class Moving:
 
 
 def _is_lost(error: BaseException, node: Node) -> bool:
-    """What the node was to fetch is, rather than the node itself."""
+    """Whether the error is a loss of the source, not of the node itself."""
     if isinstance(error, RayActorError):
         return error.actor_id not in (None, node.agent._actor_id.hex())
     return isinstance(error, ObjectLostError)

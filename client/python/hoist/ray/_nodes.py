@@ -1,4 +1,4 @@
-"""Which nodes there are, and the agent of each."""
+"""Ray's nodes, and the agent of each."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from .._errors import (BY_CODE, DeadlineExceeded, HoistError, NotFound,
 from ._agent import Agent
 
 NAMESPACE = "hoist"
-# Another number where what agents can be asked for changed: drivers of two
-# versions of this package have an agent each.
+# Incremented when the agents' interface changes: drivers of two versions of
+# this package use separate agents.
 _AGENTS = 3
 _NAME = re.compile(r"hoist-agent\d*-(?P<node>[0-9a-f]+)")
-_CALLS = 8  # That an agent serves at once.
-_LOOK = 0.05  # Seconds between looks at which agents there are.
+_CALLS = 8  # An agent's concurrent calls.
+_LOOK = 0.05  # Seconds between queries of Ray's agents.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Node:
 
 
 def alive() -> list[str]:
-    """Ids of the nodes that Ray has, in a constant order."""
+    """Ids of Ray's live nodes, in a constant order."""
     return sorted(str(node["NodeID"]) for node in ray.nodes()
                   if node["Alive"])
 
@@ -44,10 +44,10 @@ def alive() -> list[str]:
 def find(nodes: Iterable[str] | None = None, *,
          sockets: Mapping[str, str] | None = None,
          ctl: str | None = None) -> list[Node]:
-    """The nodes with their agents, which are made where there are none.
+    """The nodes with their agents, which are made where missing.
 
-    An agent is detached: it keeps models in use when the driver that loaded
-    them has gone, and the next driver finds it by name.
+    An agent is detached: it keeps models in use after the end of the driver
+    that loaded them, and the next driver finds it by name.
 
     NotFound: Ray has no such node.
     """
@@ -71,8 +71,8 @@ def _agent(node: str, socket: str | None, ctl: str | None) -> Any:
 
 
 def end_agents(nodes: Iterable[str] | None, deadline: float) -> list[str]:
-    """Of those nodes, None: of all, also other versions' agents; the nodes that
-    had one. DeadlineExceeded: Ray has not ended them."""
+    """Ends all versions' agents on those nodes, None: on all; returns the nodes
+    that had one. DeadlineExceeded: Ray has not ended them yet."""
     wanted = None if nodes is None else set(nodes)
     ended: set[str] = set()
     end = time.monotonic() + deadline
@@ -95,7 +95,7 @@ def end_agents(nodes: Iterable[str] | None, deadline: float) -> list[str]:
 
 
 def typed(error: BaseException, node: str) -> HoistError:
-    """What a call on a node's agent has raised, as an error that names it."""
+    """A typed error for an agent call's exception, naming the node."""
     cause: BaseException = error
     if isinstance(error, RayTaskError) and isinstance(
             error.cause, BaseException):
@@ -116,7 +116,7 @@ def typed(error: BaseException, node: str) -> HoistError:
 
 def ask(nodes: list[Node], verb: str, *arguments: Any, deadline: float = 60.0
         ) -> tuple[dict[str, Any], dict[str, HoistError]]:
-    """Calls all agents at once: what they say, and who failed how."""
+    """Calls all agents at once: their answers, and the errors, by node."""
     calls = {node.id: getattr(node.agent, verb).remote(*arguments)
              for node in nodes}
     said: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Where groups come from, on the node that reads them."""
+"""Sources of groups, on the node that reads them."""
 
 from __future__ import annotations
 
@@ -18,48 +18,48 @@ from .._model import Group, Model
 from .._registration import Groups
 from ._image import GroupHead, image_of, pack
 
-_SLOTS = 64  # Loads that read files on a node at once.
+_SLOTS = 64  # Concurrent loads from files on a node.
 
 Named = tuple[str, Mapping[str, Any]]
 GroupSource = Callable[[], Iterable[Named]]
 
 
 class Reader(Protocol):
-    """Groups in order, each read once, of which one at a time is in memory."""
+    """Groups in order, each read once, with one at a time in memory."""
 
     def next(self) -> tuple[GroupHead, Any] | None:
-        """None: there are no more. The buffer may be used until the next
+        """None: there are no more. The buffer is valid until the next
         call."""
 
     def sizes(self) -> dict[str, int] | None:
-        """Bytes of the buffers of all groups to come; None: nobody knows
-        yet."""
+        """Bytes of the buffers of all groups to come; None: unknown so
+        far."""
 
     def peek(self, group: str) -> GroupHead:
-        """What a group of sizes() is; next() gives it nevertheless."""
+        """The head of a group of sizes(); next() still returns it."""
 
     def close(self) -> None:
-        """Leaves nothing behind."""
+        """Releases everything."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Held:
-    """A source that is a model of the reading node's hoistd already."""
+    """A source: a model that the reading node's hoistd already has."""
 
     model: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Keep:
-    """What is read stays a model of the reading node, as its files."""
+    """Keeps the files registered as a model of the reading node."""
 
     name: str
     readers: str | None
 
 
 class ModelReader:
-    """A model of this node's hoistd: out of its host tier into this process,
-    a group at a time."""
+    """A model of this node's hoistd: it passes from the host tier into this
+    process, one group at a time."""
 
     def __init__(self, session: _session.Session, model: Model,
                  deadline: float) -> None:
@@ -70,12 +70,12 @@ class ModelReader:
         self._image: Any = None
 
     def sizes(self) -> dict[str, int]:
-        """In the model's order."""
+        """Bytes by group, in the model's order."""
         assert self._model is not None
         return {group: self._model[group].image_bytes for group in self._left}
 
     def next(self) -> tuple[GroupHead, Any] | None:
-        """Waits until hoistd has it on the host."""
+        """Waits until hoistd has the group on the host."""
         if not self._left:
             return None
         found = self._read(self._left[0])
@@ -83,7 +83,7 @@ class ModelReader:
         return found
 
     def peek(self, group: str) -> GroupHead:
-        """hoistd reads it for that, and keeps it if it has room."""
+        """Has hoistd read the group, which it keeps if it has room."""
         return self._read(group)[0]
 
     def _read(self, group: str) -> tuple[GroupHead, Any]:
@@ -114,12 +114,12 @@ class ModelReader:
             self._closed(model)
 
     def _closed(self, model: Model) -> None:
-        """What a kind of model asks for after that."""
+        """Hook of subclasses, called after that."""
 
 
 class FileReader(ModelReader):
-    """Safetensors, which this node's hoistd reads. They are a model of it
-    meanwhile, under a name of their own."""
+    """Safetensors files, which this node's hoistd reads. They are registered
+    meanwhile, under a reserved name."""
 
     def __init__(self, session: _session.Session, path: str, groups: Groups,
                  deadline: float) -> None:
@@ -128,21 +128,21 @@ class FileReader(ModelReader):
         super().__init__(session, model, deadline)
 
     def _closed(self, model: Model) -> None:
-        """hoistd forgets the files' model, if nobody else reads them."""
+        """hoistd forgets the files' model, unless another reader uses it."""
         with contextlib.suppress(HoistError):
             self._session.forget(model)
         with _slots_lock:
             _slots.discard(self._slot)
 
 
-_slots: set[int] = set()  # That readers of this process have.
+_slots: set[int] = set()  # Slots of this process's readers.
 _slots_lock = threading.Lock()
 
 
 def _register(session: _session.Session, path: str, groups: Groups
               ) -> tuple[int, Model]:
-    """Under the first name that is free. They are few and known, so that
-    what a killed agent has left is found by the next one."""
+    """Uses the first free name. The names are few and fixed, so that the next
+    agent finds the models of a killed one."""
     for slot in range(_SLOTS):
         with _slots_lock:
             if slot in _slots:
@@ -151,7 +151,7 @@ def _register(session: _session.Session, path: str, groups: Groups
         try:
             _forget_left(session, slot)
             return slot, session.register(path, _slot_name(slot), groups)
-        except AlreadyExists:  # Another agent of this hoistd reads.
+        except AlreadyExists:  # Another agent of this hoistd uses the slot.
             with _slots_lock:
                 _slots.discard(slot)
         except BaseException:
@@ -163,8 +163,8 @@ def _register(session: _session.Session, path: str, groups: Groups
 
 
 def forget_left(session: _session.Session) -> None:
-    """For an agent that begins: files' models of one that was killed go,
-    unless somebody uses them."""
+    """Called at an agent's start: forgets the unused file models that a killed
+    agent left."""
     for slot in range(_SLOTS):
         _forget_left(session, slot)
 
@@ -181,8 +181,8 @@ def _slot_name(slot: int) -> str:
 
 
 class HeldReader(ModelReader):
-    """A model that is there already, of which it is known what each group is:
-    nothing is hashed here."""
+    """A model that is already there, with known heads: nothing is hashed
+    here."""
 
     def __init__(self, session: _session.Session, model: Model,
                  heads: list[GroupHead], deadline: float) -> None:
@@ -190,7 +190,7 @@ class HeldReader(ModelReader):
         self._heads = {head.name: head for head in heads}
 
     def heads(self) -> list[GroupHead]:
-        """Of all groups, without a byte of them."""
+        """The heads of all groups; reads no byte of them."""
         return list(self._heads.values())
 
     def _told(self, group: Group, address: int) -> tuple[GroupHead, Any]:
@@ -199,34 +199,34 @@ class HeldReader(ModelReader):
 
 
 def published_heads(model: Model) -> list[GroupHead]:
-    """What hoistd has found the groups of a published model to be."""
+    """hoistd's facts about the groups of a published model."""
     return [GroupHead(group.name, tuple(group.tensors), group.image_bytes,
                       group.content or b"") for group in model]
 
 
 @dataclasses.dataclass(frozen=True)
 class KeptFiles:
-    """A model of files that hoistd has under the name that a load gave it."""
+    """A model of files that hoistd keeps under a load's name."""
 
     path: str
     groups: Groups
     readers: str | None
-    fingerprint: bytes  # Model.fingerprint: which files, as they are.
+    fingerprint: bytes  # Model.fingerprint: the files and their state.
 
     @classmethod
     def register(cls, session: _session.Session, path: str, groups: Groups,
                  keep: Keep) -> tuple[KeptFiles, Model, bool]:
         """The model, and whether it is new.
 
-        AlreadyExists: other weights have that name. FailedPrecondition: another
-        user's model of these files is there, which hoistd gives instead.
+        AlreadyExists: other weights have that name. FailedPrecondition: hoistd
+        returned another user's model of these files instead.
         """
         path = os.path.realpath(path)
         before: Model | None = None
         with contextlib.suppress(NotFound):
             before = session.model(keep.name)
         model = session.register(path, keep.name, groups, keep.readers)
-        if before is not None and before.id != model.id:  # Root's, say.
+        if before is not None and before.id != model.id:  # E.g. root's.
             session.done_with(before)
             before = None
         if model.name != keep.name:
@@ -239,8 +239,8 @@ class KeptFiles:
 
     def register_again(self, session: _session.Session, name: str
                        ) -> Model | None:
-        """With another hoistd. None: the files have changed; whose model they
-        are by now stays as it is."""
+        """Registers with another hoistd. None: the files have changed; an
+        existing model of them stays."""
         kept, model, new = KeptFiles.register(
             session, self.path, self.groups, Keep(name, self.readers))
         if kept.fingerprint == self.fingerprint:
@@ -252,34 +252,34 @@ class KeptFiles:
 
 
 class IterableReader:
-    """What a function or an iterable of the user's yields."""
+    """The groups that a user's function or iterable yields."""
 
     def __init__(self, groups: Iterable[Named]) -> None:
         self._groups: Iterator[Named] | None = iter(groups)
         self._buffer: Any = None
 
     def sizes(self) -> None:
-        """Nobody knows before they come."""
+        """Unknown before the groups come."""
         return None
 
     def peek(self, group: str) -> GroupHead:
-        """Not asked for: see sizes."""
+        """Never called: see sizes."""
         raise InvalidArgument(f'group "{group}" has not come yet')
 
     def next(self) -> tuple[GroupHead, Any] | None:
-        """Whatever the iterable raises goes through."""
+        """Passes on the iterable's exceptions."""
         if self._groups is None:
             return None
         named = next(self._groups, None)
         if named is None:
             return None
         head, image = pack(*named, into=self._buffer)
-        if image.base is None:  # It is a new one.
+        if image.base is None:  # A new buffer.
             self._buffer = image
         return head, image
 
     def close(self) -> None:
-        """Of a generator: its `finally` runs."""
+        """Runs the `finally` of a generator."""
         self._buffer = None
         groups, self._groups = self._groups, None
         close = getattr(groups, "close", None)

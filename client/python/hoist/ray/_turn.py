@@ -18,25 +18,25 @@ _LOOK = 0.2  # Seconds between looks at cancel().
 
 
 class _Turn:
-    """Whoever made it loads. Its end, or its driver's, is the turn's."""
+    """Its maker loads. The turn ends with this actor or its driver."""
 
     def __init__(self) -> None:
         self._never = threading.Event()
 
     def mine(self, who: str) -> str:
-        """Only its maker asks."""
+        """Only the maker calls this."""
         return who
 
     def ended(self) -> None:
-        """Returns never: who waits gets the actor's end."""
+        """Never returns: waiters see the actor's end."""
         self._never.wait()
 
 
 @contextlib.contextmanager
 def turn(model: str, cancelled: threading.Event) -> Iterator[Any]:
-    """Waits until nobody else loads that name. Ray's table of named actors is
-    the lock, so that a driver's death gives it back. The actor: whoever waits
-    for its `ended` learns of that death."""
+    """Waits until no other load of that name runs. Ray's table of named actors
+    is the lock, so a driver's death releases it. Yields the actor: a caller of
+    its `ended` is notified of that death."""
     name = "hoist-load-" + hashlib.sha256(model.encode()).hexdigest()[:32]
     actor = None
     while actor is None:
@@ -52,7 +52,7 @@ def turn(model: str, cancelled: threading.Event) -> Iterator[Any]:
 def _make(name: str) -> Any:
     here = ray.get_runtime_context().get_node_id()
     try:
-        # No other node's end takes it away.
+        # Pinned here: no other node's end kills it.
         actor: Any = ray.remote(_Turn).options(
             name=name, namespace=NAMESPACE, num_cpus=0,
             max_concurrency=64,

@@ -13,11 +13,11 @@ from ._recipes import held_by
 
 
 def bind(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Parameters become read-only ones over the tensors of their names;
-    buffers, which engines write to, get the values, in memory of their own.
+    """Parameters become read-only ones over the tensors of their names.
+    Buffers, which engines write to, get the values in memory of their own.
 
-    What several modules share is one object in all of them, as before. Names
-    that are not given stay what they are.
+    Tensors that several modules share stay one object. Other names are
+    unchanged.
     """
     for held in held_by(module):
         given = next((tensors[name] for name in held.names if name in tensors),
@@ -30,7 +30,7 @@ def bind(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
 
 def put(module: nn.Module, names: Collection[str],
         tensor: torch.Tensor) -> None:
-    """In the place of what has these names there."""
+    """Replaces the attributes of these names by the tensor."""
     modules = dict(module.named_modules(remove_duplicate=False))
     for name in names:
         owner, _, leaf = name.rpartition(".")
@@ -51,7 +51,7 @@ def _parameter(tensor: torch.Tensor) -> nn.Parameter:
 
 
 def refuse_to_write(*_: object, **__: object) -> None:
-    """What engines call to give a parameter values, once it is hoistd's."""
+    """The engines' method to set a parameter's values, once it is hoistd's."""
     raise FailedPrecondition(
         "this parameter is hoistd's, shared with other processes, read-only; "
         "start the engine anew to give it other weights, or with another "
@@ -60,13 +60,13 @@ def refuse_to_write(*_: object, **__: object) -> None:
 
 def settle_the_rest(module: nn.Module, device: torch.device,
                     lost: Collection[int] = ()) -> None:
-    """Buffers and attributes that were made without values get memory without
-    values, as they had it from torch.empty, and so does what has no elements.
-    FailedPrecondition: something else is still on the meta device, and would be
+    """Buffers and attributes that were made without values get uninitialised
+    memory, as from torch.empty; so do tensors without elements.
+    FailedPrecondition: another tensor is still on the meta device, and would be
     computed with.
 
-    lost: storages (storage_id) that had values which are gone: of a
-    constructor, or of loading code that was traced.
+    lost: storages (storage_id) whose values, from a constructor or from traced
+    loading code, are gone.
     """
     for held in held_by(module):
         if held.tensor.is_meta and (not held.tensor.numel() or (

@@ -12,7 +12,7 @@ from ._recipes import Held, held_by
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """What differs, one sentence each; and how much was compared."""
+    """The differences, one sentence each; and the number of comparisons."""
 
     tensors: int
     nbytes: int
@@ -20,8 +20,8 @@ class Comparison:
 
 
 def compare(wanted: nn.Module, given: nn.Module) -> Comparison:
-    """Names, ties, kinds, shapes, strides, types and bytes of all parameters
-    and buffers. Of a tensor that both lack memory for, all but the bytes."""
+    """Compares names, ties, kinds, shapes, strides, types and bytes of all
+    parameters and buffers; no bytes if neither has memory."""
     want = {held.names: held for held in held_by(wanted)}
     have = {held.names: held for held in held_by(given)}
     differences = [

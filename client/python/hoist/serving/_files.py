@@ -1,4 +1,4 @@
-"""Files on their way to hoistd, as recipes say."""
+"""Registers files with hoistd, by recipes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ._recipes import Recipes
 
 def register_files(session: _session.Session, model: str,
                    files: Sequence[pathlib.Path], recipes: Recipes) -> Model:
-    """The model in hoistd; its name follows from the files, as they are now,
-    and from the recipes, so that whoever asks the same gets the same.
+    """The model in hoistd. Its name follows from the files' present state and
+    the recipes, so that equal requests get the same model.
 
     model: a path, or a hub's name.
     """
@@ -29,6 +29,6 @@ def register_files(session: _session.Session, model: str,
 
 
 def slug(model: str) -> str:
-    """Of a path or a hub's name, what may begin a model's name in hoistd."""
+    """A prefix for a model's name in hoistd, from a path or a hub's name."""
     last = model.rstrip("/").rpartition("/")[2]
     return re.sub(r"[^A-Za-z0-9._-]+", "-", last)[:64].strip(".-") or "model"

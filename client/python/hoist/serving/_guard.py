@@ -1,4 +1,4 @@
-"""What engines write to weights that they have been given processed."""
+"""Engines' writes to weights that they were given processed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from .._errors import FailedPrecondition
 
 class Guard(TorchFunctionMode):
     """For a `with` block in which an engine finishes a module over hoistd's
-    memory, which cannot be written to. What it has computed once more, and
-    copies to where it is already, is left there; where the bytes differ the
-    tensor has memory of its own from then on. FailedPrecondition: it would
-    write otherwise.
+    memory, which is read-only. A copy of recomputed values onto equal bytes is
+    dropped; if the bytes differ, the tensor gets memory of its own.
+    FailedPrecondition: a write of another kind.
     """
 
     def __init__(self, spans: Sequence[tuple[int, int]]) -> None:
@@ -50,5 +49,5 @@ class Guard(TorchFunctionMode):
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """Numbers that are none are equal, too."""
+    """As bytes, NaNs can be equal."""
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8)

@@ -1,4 +1,4 @@
-"""Modules of engines, made without memory for their parameters."""
+"""Builds engines' modules without memory for their parameters."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from torch.overrides import TorchFunctionMode
 
 T = TypeVar("T")
 
-# Tensors without values, of whatever they are given.
+# They return tensors without values, whatever their arguments.
 _EMPTY = ("empty", "empty_like", "empty_strided", "new_empty",
           "new_empty_strided")
-# Tensors of the elements that they are given.
+# They return tensors with their arguments' elements.
 _SAME = ("bfloat16", "clone", "contiguous", "double", "float", "half", "to",
          "type")
 
 
 def build_on_meta(make: Callable[[], T]) -> tuple[T, frozenset[int]]:
-    """What `make` makes, with the meta device's in the place of each tensor
-    that it makes by torch.empty: engines make parameters so, and give them
-    values later. All else is real, such as tables of rotations.
+    """The result of `make`, with meta tensors for those that it makes by
+    torch.empty: engines make parameters in that way, and fill them later. All
+    others are real, such as tables of rotations.
 
-    Also the storages (`storage_id`) of those that have had values all the same,
-    by a function of torch's: these are lost.
+    Also the storages (`storage_id`) of meta tensors that a function of torch's
+    has filled all the same: those values are lost.
     """
     mode = _EmptyOnMeta()
     with mode:
@@ -41,7 +41,7 @@ class _EmptyOnMeta(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.written: set[int] = set()
-        # A storage that was freed could give its number to another one.
+        # A freed storage's number could be reused.
         self._keep: list[torch.UntypedStorage] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (),
@@ -58,7 +58,7 @@ class _EmptyOnMeta(TorchFunctionMode):
                 and name not in ("requires_grad_", "detach_")):
             self._note(to)
             if init and getattr(to, "is_meta", False):
-                return to  # Working out that nothing changes takes longer.
+                return to  # Finding out that nothing changes takes longer.
         self._note(kwargs.get("out"))
         made = func(*args, **kwargs)
         if name not in _EMPTY:
@@ -66,7 +66,7 @@ class _EmptyOnMeta(TorchFunctionMode):
         return made
 
     def _note_made(self, name: str, given: Any, made: Any) -> None:
-        """What is not a view has values, unless it is a copy without any."""
+        """Unless it is a view or a copy without values, it has values."""
         found = list(_on_meta(made))
         before = {storage_id(one) for one in _on_meta(given)} if found else ()
         if name in _SAME and self.written.isdisjoint(before):

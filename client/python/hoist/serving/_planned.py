@@ -1,4 +1,4 @@
-"""Weights of which layers come just before they are needed, under a plan."""
+"""Weights with layers that come just before they are needed, under a plan."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ._weights import Connect, Find, Weights
 
 
 class PlannedWeights(Weights):
-    """The groups of `layers` lie where a plan has them: those that it keeps for
-    good, others in places that they take turns in, and are right between
-    Plan.stage and Plan.done. All others are bound, as in Weights.
+    """The groups of `layers` are at the plan's addresses: residents for good,
+    the others in slots that they share, valid between Plan.stage and Plan.done.
+    All other groups are bound, as in Weights.
 
     It cannot be suspended: another plan has other addresses.
     """
@@ -22,9 +22,9 @@ class PlannedWeights(Weights):
                  stored: Mapping[str, tuple[str, str]],
                  device: _session.Device, deadline: float, budget: int,
                  layers: Sequence[str]) -> None:
-        """budget: bytes of the device, for all of it. layers: groups, in the
-        order of a pass. ResourceExhausted: it is too small, and what would
-        do."""
+        """budget: bytes of the device, for all groups. layers: groups, in a
+        pass's order. ResourceExhausted: it is too small; names a budget that
+        would be enough."""
         own = {name: place for name, place in stored.items()
                if place[0] not in layers}
         super().__init__(session, connect, find, own, device, deadline)

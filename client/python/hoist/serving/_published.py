@@ -1,8 +1,8 @@
-"""Weights that one engine has processed, and others take as they are.
+"""Weights that one engine has processed, and others take unchanged.
 
-They are a published model of hoistd's: a group a layer, and last of all one
-with a manifest, which says what is of which name in the module, and of which
-engine all that is. A model without one is not whole, and is nobody's yet.
+They are a published model of hoistd: a group for each layer, and last one with
+a manifest, which maps its tensors to names in the module and identifies the
+engine. A model without one is incomplete, and not used.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _LOOK_AGAIN = 0.05  # Seconds.
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """What a published model is.
+    """The description of a published model.
 
-    key: what decides its layout and bytes, by field.
-    held: of each parameter and buffer: its names in the module, whether it is
+    key: all that decides its layout and bytes, by field.
+    held: for each parameter and buffer: its names in the module, whether it is
         a parameter, its shape and type.
     """
 
@@ -48,7 +48,7 @@ class Manifest:
 
     @property
     def stored(self) -> dict[str, tuple[str, str]]:
-        """As Weights takes it; what has no elements is in no group."""
+        """In Weights' form; tensors without elements are in no group."""
         return {names[0]: (group_of(names), names[0])
                 for names, _, shape, _ in self.held if 0 not in shape}
 
@@ -67,11 +67,11 @@ class Manifest:
 
 def find(session: _session.Session, name: str
          ) -> tuple[Model, Manifest] | None:
-    """This user's, or root's. DataLoss: the manifest cannot be read by this
-    version of hoist."""
+    """This user's, or root's, if it is complete. DataLoss: this version of
+    hoist cannot read the manifest."""
     try:
         model = session.model(name)
-    except NotFound:
+    except (NotFound, DataLoss):
         return None
     if _MANIFEST not in model:
         return None
@@ -93,11 +93,11 @@ def find(session: _session.Session, name: str
 def publish(session: _session.Session, name: str, key: Mapping[str, str],
             module: nn.Module | None, deadline: float) -> None:
     """Hands over all of the module's parameters and buffers; None: a key
-    alone, for weights that are in files. deadline: seconds to wait for space,
-    each group. AlreadyExists: other weights are there under that name.
+    alone, for weights in files. deadline: seconds to wait for space, for each
+    group. AlreadyExists: the name has other weights.
 
-    What somebody has left half-way makes room, unless it is the same: memory
-    that nobody filled has other bytes each time.
+    An incomplete model of that name is replaced unless it is the same, since
+    uninitialised memory has other bytes each time.
     """
     try:
         _publish(session, name, key, module, deadline)
@@ -125,7 +125,8 @@ def _publish(session: _session.Session, name: str, key: Mapping[str, str],
     text = json.dumps({"format": _FORMAT, "key": dict(key),
                        "held": [_said_of(one) for one in held]}).encode()
     session.publish(name, _MANIFEST, {
-        "manifest": torch.tensor(list(text), dtype=torch.uint8)},
+        "manifest": torch.tensor(list(text), dtype=torch.uint8,
+                                 device="cpu")},
                     deadline=deadline)
 
 
@@ -135,8 +136,8 @@ def _said_of(held: Held) -> list[Any]:
 
 
 def shape_like(module: nn.Module, manifest: Manifest) -> None:
-    """Gives the module the parameters and buffers that it has once its weights
-    are processed: some are gone by then, and others are new."""
+    """Gives the module the parameters and buffers that it has after its weights
+    are processed: some are gone then, and others are new."""
     published = {name for names, *_ in manifest.held for name in names}
     modules = dict(module.named_modules(remove_duplicate=False))
     for held in held_by(module):
@@ -160,11 +161,11 @@ def name_of(what: str, key: Mapping[str, str]) -> str:
 
 @contextlib.contextmanager
 def one_at_a_time(name: str, deadline: float) -> Iterator[None]:
-    """Of this user's processes on this node, one is in the block for a name;
-    others wait, until it ends or dies. Containers do not see each other's, and
-    then publish the same bytes twice, which hoistd keeps once.
+    """One of this user's processes on this node at a time is in the block for a
+    name; others wait until it leaves or dies. Containers do not see each
+    other's locks, and publish the same bytes twice, which hoistd keeps once.
 
-    DeadlineExceeded: it took longer than so many seconds. FailedPrecondition:
+    DeadlineExceeded: it took more than `deadline` seconds. FailedPrecondition:
     another user has made the folder of this one's locks.
     """
     digest = hashlib.sha256(name.encode()).hexdigest()[:32]
@@ -199,7 +200,7 @@ def _folder_of_locks() -> pathlib.Path:
 
 
 def _lock(file: IO[str], path: pathlib.Path) -> bool:
-    """Whether it is locked now; who had it before has removed it."""
+    """Whether it is locked now; its last holder has removed it."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return os.path.samestat(os.fstat(file.fileno()), os.stat(path))

@@ -1,5 +1,5 @@
-"""Ranges of files' tensors, and where they lie in what is made of them: pure
-arithmetic. All numbers count elements."""
+"""Ranges of files' tensors, and their places in the results: pure arithmetic.
+All numbers count elements."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_RANGES = 1_000_000  # Of one tensor.
 
 
 class Gaps(Exception):
-    """So many elements come from nowhere."""
+    """Some elements have no source; their number."""
 
     def __init__(self, elements: int) -> None:
         super().__init__(elements)
@@ -19,22 +19,22 @@ class Gaps(Exception):
 
 
 class Overlap(Exception):
-    """Some elements come from two places."""
+    """Some elements have two sources."""
 
 
 class TooMany(Exception):
-    """More ranges than anybody should be asked for."""
+    """More ranges than a request may have."""
 
 
 @dataclasses.dataclass(frozen=True)
 class FileRange:
-    """`times` runs of `count` elements of a file's tensor, `stride` elements
-    from one's first to the next one's, from its element `start` on."""
+    """`times` runs of `count` elements of a file's tensor, from its element
+    `start` on, `stride` elements between first elements of runs."""
 
     tensor: str
     start: int
     count: int
-    stride: int = 0  # 0: it is one run.
+    stride: int = 0  # 0: a single run.
     times: int = 1
 
     @property
@@ -49,28 +49,28 @@ class FileRange:
 
 @dataclasses.dataclass(frozen=True)
 class Copy:
-    """Elements of one storage that were put into another: of the same shape in
-    both, each with its own offset and strides."""
+    """A copy of elements from one storage to another: the same shape in both,
+    each with its own offset and strides."""
 
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     source: int  # A storage's number.
-    source_copies: int  # That had been put into it by then.
+    source_copies: int  # The copies into it by then.
     source_offset: int
     source_strides: tuple[int, ...]
 
 
 def ranges_of_copy(copy: Copy, tensor: str) -> list[tuple[int, FileRange]]:
-    """Where they go, and which of the source's elements they are; there is at
-    least one. What lies end to end on both sides is one range."""
+    """Destinations, and ranges of the source's elements; at least one. Elements
+    that are adjacent on both sides are one range."""
     dims = _joined(copy)
     if dims and dims[-1][1:] == (1, 1):
         *outer, (run, _, _) = dims
     else:
         outer, run = dims, 1
     stride = times = 0
-    # End to end where they go, and apart where they are from.
+    # Adjacent in the destination, and apart in the source.
     if outer and outer[-1][1] == run <= outer[-1][2]:
         *outer, (times, _, stride) = outer
     count = 1
@@ -89,8 +89,8 @@ def ranges_of_copy(copy: Copy, tensor: str) -> list[tuple[int, FileRange]]:
 
 
 def _joined(copy: Copy) -> list[tuple[int, int, int]]:
-    """Size and both strides of each dimension, outermost first where they go;
-    two that could be one are one."""
+    """Size and both strides of each dimension, outermost in the destination
+    first; dimensions that can be merged are."""
     dims = sorted(
         (one for one in zip(copy.shape, copy.strides, copy.source_strides)
          if one[0] != 1), key=lambda one: -one[1])
@@ -105,8 +105,8 @@ def _joined(copy: Copy) -> list[tuple[int, int, int]]:
 
 def lay_end_to_end(found: Iterable[tuple[int, FileRange]]
                    ) -> list[tuple[int, FileRange]]:
-    """In the order of where they go. What was put to the very same place later
-    counts. Overlap: places overlap otherwise."""
+    """In the order of their destinations. The last copy to exactly the same
+    place wins. Overlap: destinations overlap in another way."""
     by_place: dict[int, FileRange] = {}
     for at, one in found:
         if at in by_place and by_place[at].elements != one.elements:
@@ -123,8 +123,8 @@ def lay_end_to_end(found: Iterable[tuple[int, FileRange]]
 
 def ranges_within(ordered: list[tuple[int, FileRange]], begin: int,
                   end: int) -> list[FileRange]:
-    """What goes to [begin, end), end to end, neighbours joined. Gaps: some of
-    it comes from nowhere."""
+    """The sources of [begin, end), end to end, neighbours joined. Gaps: some
+    elements have no source."""
     made: list[FileRange] = []
     covered = 0
     for at, one in ordered:

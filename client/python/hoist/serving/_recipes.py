@@ -1,4 +1,4 @@
-"""A module's tensors as hoistd can make them of the files: a recipe each."""
+"""A recipe for each of a module's tensors: how hoistd makes it of the files."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ..checkpoint import FileTensor
 from ._ranges import FileRange
 from ._trace import Trace, Untraceable
 
-# Of what the module makes nothing, and hoistd does not read.
+# Files' tensors that the module does not use, and hoistd does not read.
 UNUSED = "(unused)"
-# What is in no layer: embeddings, heads, the last norm.
+# Tensors in no layer: embeddings, heads, the last norm.
 OUTSIDE = "(outside)"
 _LAYER = re.compile(r"^(?:.*?\.)?\d+(?=\.)")
 
@@ -34,11 +34,11 @@ class Held:
 
 @dataclasses.dataclass
 class Recipes:
-    """What Session.register takes, and what is found where.
+    """Arguments of Session.register, and the places of the results.
 
-    stored: of each tensor by the first of its names in the module: its group's
-        name, and its own in hoistd.
-    refused: what cannot be had of the files, by the same names, and why.
+    stored: for each tensor, by the first of its names in the module: its
+        group's name, and its own in hoistd.
+    refused: tensors that the files cannot give, by the same names, and why.
     """
 
     groups: dict[str, list[str]] = dataclasses.field(default_factory=dict)
@@ -49,7 +49,7 @@ class Recipes:
 
 
 def held_by(module: nn.Module) -> list[Held]:
-    """All parameters and buffers, those that several modules share once."""
+    """All parameters and buffers; shared ones once."""
     found: dict[int, tuple[list[str], torch.Tensor, bool]] = {}
     for is_parameter, items in (
             (True, module.named_parameters(remove_duplicate=False)),
@@ -62,8 +62,8 @@ def held_by(module: nn.Module) -> list[Held]:
 
 
 def group_of(names: Sequence[str]) -> str:
-    """Of a tensor by its names in the module: its layer, the first module whose
-    name is a number; OUTSIDE, if it is in none, or in several."""
+    """The group of a tensor, by its names in the module: its layer, the first
+    module with a number as name; OUTSIDE, if it is in none, or in several."""
     found = {match.group() if match else OUTSIDE
              for match in map(_LAYER.match, names)}
     return found.pop() if len(found) == 1 else OUTSIDE
@@ -71,7 +71,7 @@ def group_of(names: Sequence[str]) -> str:
 
 def write_recipes(module: nn.Module, trace: Trace,
                   headers: Mapping[str, FileTensor]) -> Recipes:
-    """Of all parameters, and of the buffers that the loading code wrote to."""
+    """For all parameters, and for the buffers that the loading code wrote."""
     made = Recipes()
     for held in held_by(module):
         if not held.is_parameter and not trace.was_written(held.tensor):
@@ -83,7 +83,7 @@ def write_recipes(module: nn.Module, trace: Trace,
             made.refused[name] = str(why)
             continue
         if not held.tensor.numel():
-            continue  # Nothing to be had: it stays as it was made.
+            continue  # It has no elements: it stays as it was made.
         stored = _name(name, tuple(held.tensor.shape), ranges, headers,
                        made.joined)
         group = group_of(held.names)
@@ -116,6 +116,6 @@ def _part(one: FileRange, size: int) -> tuple[str, int, int]:
 
 
 def file_bytes(headers: Mapping[str, FileTensor]) -> int:
-    """Of all tensors of the files."""
+    """The size of all tensors of the files."""
     return sum(math.prod(one.shape) * _dtypes.torch_dtype(one.dtype).itemsize
                for one in headers.values())

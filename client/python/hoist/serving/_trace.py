@@ -1,10 +1,10 @@
-"""Where an engine's own loading code puts which elements of the files.
+"""Traces which elements of the files an engine's loading code puts where.
 
-The code is run with meta tensors for the files' ones. Views of those are
-torch's own work: they keep storage, offset and strides. So a copy from one view
-to another says where each element comes from, and no byte is needed for it.
-What is no copy (arithmetic, another type) makes values that are not the files',
-and whatever takes its values from there cannot be had of the files.
+The code runs with meta tensors for the files' ones. torch itself makes their
+views, with storage, offset and strides. So a copy from one view to another
+tells each element's source, without a byte. Results other than copies
+(arithmetic, another type) are not the files' values, and neither are copies of
+those.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ _FILLS = (_aten.fill_.Scalar, _aten.fill_.Tensor, _aten.zero_.default)
 
 
 class Untraceable(Exception):
-    """What fills a tensor is no copy of the files' elements; says why."""
+    """A tensor's values are no copy of the files' elements; says why."""
 
 
 @dataclasses.dataclass
 class _Storage:
-    """What is known of the elements of one storage."""
+    """The sources of one storage's elements."""
 
-    keep: torch.UntypedStorage  # Its number is another's once it is gone.
+    keep: torch.UntypedStorage  # Its number is reused once it is gone.
     dtype: torch.dtype
     file: str | None = None  # It is this tensor of the files, contiguous.
-    why: str | None = None   # Its elements are somebody's work.
+    why: str | None = None   # Its elements are computed.
     copies: list[Copy] = dataclasses.field(default_factory=list)  # In order.
 
 
 class Trace(TorchDispatchMode):
     """For a `with` block in which the loading code runs.
 
-    Threads: the one that entered it. Values that the code looks at are not
-    there: what it raises then leaves the block.
+    Threads: the one that entered it. If the code reads values, which are not
+    there, its exception leaves the block.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Trace(TorchDispatchMode):
         self._storages: dict[int, _Storage] = {}
 
     def file_tensor(self, name: str, tensor: FileTensor) -> torch.Tensor:
-        """One of the files' tensors, for the loading code to take."""
+        """One of the files' tensors, for the loading code."""
         dtype = _dtypes.torch_dtype(tensor.dtype)
         if tensor.dtype in _dtypes.SUB_BYTE:
             raise Untraceable(f'"{name}" has elements of less than a byte')
@@ -70,12 +70,12 @@ class Trace(TorchDispatchMode):
 
     @property
     def written(self) -> frozenset[int]:
-        """Storages that the code has put something into, and the files'; their
-        numbers are theirs while this lives."""
+        """Storages that the code has written to, and the files'; their numbers
+        are unique while this lives."""
         return frozenset(self._storages)
 
     def ranges_of(self, tensor: torch.Tensor) -> list[FileRange]:
-        """Of its elements, row-major. Untraceable: they are no such ranges."""
+        """Of its elements, row-major. Untraceable: there are no such ranges."""
         if not tensor.is_contiguous():
             raise Untraceable(f"it has the strides {tuple(tensor.stride())}")
         first = int(tensor.storage_offset())
@@ -98,7 +98,7 @@ class Trace(TorchDispatchMode):
 
     def _ranges(self, number: int, begin: int, end: int,
                 copies: int | None = None) -> list[FileRange]:
-        """Of the storage as it was after so many copies; None: after all."""
+        """Of the storage after so many copies; None: after all."""
         known = self._storages.get(number)
         if known is None:
             raise Gaps(end - begin)
@@ -132,8 +132,8 @@ class Trace(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Torch imports its compiler at the first operator, which takes longer
-        than all else here, to keep this from being compiled; @eager does."""
+        """Torch imports its compiler at the first operator, only to keep this
+        from being compiled. That takes longer than all else; @eager does it."""
         return False
 
     @eager
@@ -152,7 +152,7 @@ class Trace(TorchDispatchMode):
             return self._filled(args[0])
         if func is _aten._local_scalar_dense.default:
             raise Untraceable("its loading code looks at values")
-        if func is _aten._to_copy.default:  # Where it is, is not our business.
+        if func is _aten._to_copy.default:  # Its device does not matter.
             kwargs = {**kwargs, "device": torch.device("meta")}
             kwargs.pop("pin_memory", None)
         made = func(*args, **kwargs)
@@ -198,13 +198,13 @@ class Trace(TorchDispatchMode):
         self._known(tensor).why = why
 
     def _note(self, func: Any, args: Any, kwargs: Any, made: Any) -> None:
-        """What an operator that was run has made, or written to."""
+        """Notes the outputs of an operator, and its writes."""
         before = {storage_id(one) for one in _tensors((args, kwargs))}
         for one in _written_by(func, args, kwargs):
             self._spoil(one, f"{func} computes it")
         for one in _tensors(made):
             if storage_id(one) in before:
-                continue  # A view, or what was written to.
+                continue  # A view, or an argument that was written to.
             if func in _SAME_ELEMENTS and one.shape == args[0].shape:
                 self._note_copy(one, args[0])
             elif func in (_aten.cat.default, _aten.stack.default):
@@ -223,13 +223,13 @@ class Trace(TorchDispatchMode):
 
 
 def _is_empty(func: Any) -> bool:
-    """Whether what the operator makes has no values."""
+    """Whether the operator's outputs have no values."""
     return str(func._schema.name).startswith(("aten::empty", "aten::new_empty"))
 
 
 def _written_by(func: Any, args: Sequence[Any],
                 kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:
-    """Those of an operator's arguments that its schema says it writes to."""
+    """The arguments that an operator writes to, by its schema."""
     for at, one in enumerate(func._schema.arguments):
         if one.alias_info is not None and one.alias_info.is_write:
             yield from _tensors(args[at] if at < len(args)

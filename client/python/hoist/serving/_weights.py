@@ -1,4 +1,4 @@
-"""A model of hoistd's on a device, as a module's tensors."""
+"""A hoistd model on a device, as a module's tensors."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _all: weakref.WeakSet[Weights] = weakref.WeakSet()
 
 
 class Weights:
-    """All groups that a module has tensors of, bound to addresses that they
-    keep for this object's life; the memory there comes and goes.
+    """All groups with tensors of a module, bound to fixed addresses for this
+    object's life; the memory there comes and goes.
 
     Threads: one at a time.
     Owns:    the addresses; unless it is suspended the session, and the memory.
@@ -30,12 +30,12 @@ class Weights:
     def __init__(self, session: _session.Session, connect: Connect, find: Find,
                  stored: Mapping[str, tuple[str, str]],
                  device: _session.Device, deadline: float) -> None:
-        """connect: gives `resume` another session, once this one is closed.
-        find: the model, in whichever hoistd a session is with. stored: by a
-        tensor's name in the module its group and its name in hoistd. deadline:
-        seconds to wait for space, of each group.
+        """connect: gives `resume` a new session, once this one is closed.
+        find: the model in a session's hoistd. stored: by a tensor's name in
+        the module, its group and its name in hoistd. deadline: seconds to wait
+        for space, for each group.
 
-        ResourceExhausted: the device has not enough, and what would do.
+        ResourceExhausted: too little device memory; names what is needed.
         """
         self.device = device
         self.deadline = deadline
@@ -51,13 +51,13 @@ class Weights:
         if not groups:
             raise NotFound(f'"{model.name}" has nothing that is bound to')
         self.nbytes = sum(group.image_bytes for group in groups)
-        self._berth = session.berth(groups, device=device.index)
-        self._spans = [(self._berth.address(group.name), group.image_bytes)
+        self._mapping = session.fixed_mapping(groups, device=device.index)
+        self._spans = [(self._mapping.address(group.name), group.image_bytes)
                        for group in groups]
-        self._berth.fill(session, model, deadline=deadline)
+        self._mapping.fill(session, model, deadline=deadline)
         # By the module's names.
         self.tensors: dict[str, torch.Tensor] = {
-            name: self._berth.tensor(group, tensor).torch()
+            name: self._mapping.tensor(group, tensor).torch()
             for name, (group, tensor) in stored.items()}
         _all.add(self)
 
@@ -70,20 +70,20 @@ class Weights:
         """FailedPrecondition: they cannot be suspended, and why."""
 
     def suspend(self) -> None:
-        """Gives up leases, mappings and the session; nothing reads the tensors
-        until `resume`. Again: nothing happens."""
+        """Gives up leases, mappings and the session; the tensors may not be
+        read until `resume`. Repeated, it does nothing."""
         self.check_suspend()
         session = self._session
         if session is None:
             return
-        self._berth.empty()
+        self._mapping.empty()
         self._session = None
         with contextlib.suppress(HoistError):
             session.close()
 
     def resume(self) -> None:
-        """The same bytes at the same addresses, of whichever hoistd is there
-        now. Of what is not suspended: nothing.
+        """Maps the same bytes at the same addresses, from the present hoistd.
+        Does nothing unless it is suspended.
 
         DataLoss: it has other bytes, since the files have changed, or others
         were published under the name. NotFound: it has none.
@@ -97,11 +97,11 @@ class Weights:
                 f'"{self.name}" in hoistd has other weights than those that '
                 "this engine had when it was suspended: its files have "
                 "changed. Start the engine anew")
-        self._berth.fill(session, model, deadline=self.deadline)
+        self._mapping.fill(session, model, deadline=self.deadline)
         self._session = session
 
     def spans(self) -> list[tuple[int, int]]:
-        """Addresses of the images, [begin, end), for whoever looks at maps."""
+        """Addresses of the images, [begin, end), to find them in mappings."""
         return [(at, at + nbytes) for at, nbytes in self._spans if nbytes]
 
 
@@ -112,7 +112,7 @@ def check_suspend_all() -> None:
 
 
 def suspend_all() -> None:
-    """All weights of this process, or, if some cannot be, none. See
+    """Suspends all weights of this process, or, if some cannot be, none. See
     Weights.suspend."""
     check_suspend_all()
     for one in list(_all):
@@ -120,15 +120,15 @@ def suspend_all() -> None:
 
 
 def resume_all() -> None:
-    """All weights of this process. See Weights.resume."""
+    """Resumes all weights of this process. See Weights.resume."""
     for one in list(_all):
         one.resume()
 
 
 def device_of(session: _session.Session,
               wanted: torch.device) -> _session.Device:
-    """hoistd's device that this is: a GPU by its UUID; of the CPU the first
-    emulated one. NotFound: it has no such device."""
+    """hoistd's device of that torch device: a GPU by its UUID; for the CPU the
+    first emulated one. NotFound: it has no such device."""
     for one in session.devices:
         if one.kind == "emulated" and wanted.type == "cpu":
             return one

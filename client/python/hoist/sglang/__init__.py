@@ -1,11 +1,12 @@
 """hoist.sglang: SGLang takes its weights from hoistd.
 
-    python -m sglang.launch_server --model-path /models/llama --load-format hoist
+    python -m sglang.launch_server --model-path /models/llama --load-format
+    hoist
 
-SGLang finds this by the entry point `hoist` of `sglang.srt.plugins`. What can be
-said in `--model-loader-extra-config` is in Options. Weights that are ranges of
-the files are shared; quantised ones, which SGLang has no way to take processed,
-are refused by name. `check_parity` compares what hoistd gives with the files.
+SGLang finds this through the entry point `hoist` of `sglang.srt.plugins`.
+Options has the keys of `--model-loader-extra-config`. Weights that are ranges
+of the files are shared; quantized ones, which SGLang cannot take processed, are
+refused by name. `check_parity` compares hoistd's weights with the files.
 """
 
 from ._options import Options

@@ -25,14 +25,14 @@ from ..serving._weights import Weights, device_of
 from ._options import Options
 
 _log = logging.getLogger("hoist.sglang")
-# Layers that compute with what the files have, and leave it where it is.
+# Layers that compute with the files' weights, unmoved.
 _PLAIN = frozenset(("UnquantizedLinearMethod", "UnquantizedEmbeddingMethod"))
 
 
 class HoistModelLoader(theirs.DefaultModelLoader):  # type: ignore[misc]
-    """SGLang's own loader as far as the files' tensors: which files a model is
-    of, and what its code makes of them, is SGLang's to say. Of the files it
-    reads headers."""
+    """SGLang's own loader up to the files' tensors: SGLang chooses a model's
+    files, and its code determines the use of their tensors. This reads only the
+    files' headers."""
 
     def __init__(self, load_config: Any) -> None:
         self.options = Options.of(load_config.model_loader_extra_config)
@@ -45,8 +45,8 @@ class HoistModelLoader(theirs.DefaultModelLoader):  # type: ignore[misc]
 
     def load_model(self, *, model_config: Any, device_config: Any
                    ) -> nn.Module:
-        """The model over hoistd's memory. Unimplemented: what it computes with
-        are not ranges of the files; names the layer or the parameter."""
+        """The model over hoistd's memory. Unimplemented: its weights are not
+        ranges of the files; names the layer or the parameter."""
         device = torch.device(device_config.device)
         quantisation = theirs._get_quantization_config(model_config,
                                                        self.load_config)
@@ -69,7 +69,7 @@ class HoistModelLoader(theirs.DefaultModelLoader):  # type: ignore[misc]
             with Guard(weights.spans()):
                 self.postprocess_weights(model, device)
         _refuse_moved(model, weights)
-        model.hoist_weights = weights  # They live as long as it does.
+        model.hoist_weights = weights  # They live as long as the model.
         _log.info("%s: %.1f MiB of hoistd's on %s, shared and read-only",
                   weights.name, weights.nbytes / 2**20, weights.device.name)
         made: nn.Module = model.eval()
@@ -119,7 +119,7 @@ def _refuse_processed(model: nn.Module) -> None:
 
 
 def _refuse_moved(model: nn.Module, weights: Weights) -> None:
-    """Processing would have put copies in the place of what is shared."""
+    """FailedPrecondition: processing replaced shared weights with copies."""
     spans = weights.spans()
     for held in held_by(model):
         if held.is_parameter and held.tensor.numel() and not any(

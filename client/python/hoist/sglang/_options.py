@@ -1,4 +1,4 @@
-"""What a user may say of hoist in SGLang's own configuration."""
+"""hoist's options in SGLang's own configuration."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from .._errors import InvalidArgument
 class Options:
     """Keys of `--model-loader-extra-config`, all optional."""
 
-    # hoistd's; None: $HOIST_SOCKET, else one's own hoistd, else the node's.
+    # hoistd's; None: $HOIST_SOCKET, else the user's hoistd, else the node's.
     socket: str | None = None
     # Seconds to wait for hoistd, and for space of each group.
     deadline: float = 60.0
 
     @classmethod
     def of(cls, given: Union[str, Mapping[str, Any], None]) -> Options:
-        """JSON, or what it says. InvalidArgument: a key that there is not, or
-        a value that does not do."""
+        """Takes JSON, or its value. InvalidArgument: an unknown key, or an
+        invalid value."""
         said = json.loads(given) if isinstance(given, str) and given else given
         options = dict(said or {})
         known = {one.name for one in dataclasses.fields(cls)}

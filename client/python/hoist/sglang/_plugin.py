@@ -1,4 +1,4 @@
-"""What SGLang calls in each of its processes."""
+"""SGLang's entry point in each of its processes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _FORMAT = "hoist"
 
 
 def register() -> None:
-    """Makes `--load-format hoist` legal. A server that does not ask for hoist
-    must start whatever is wrong here, so an SGLang that has not what is needed
-    is only told of in the log."""
+    """Makes `--load-format hoist` valid. A server that does not ask for hoist
+    must start whatever is wrong here, so missing parts of SGLang are only
+    logged."""
     try:
         from sglang.srt.arg_groups.choices import (LOAD_FORMAT_CHOICES,
                                                    add_load_format_choices)
@@ -39,7 +39,7 @@ def register() -> None:
 
 
 def _verify(theirs: Callable[..., Any], config: Any) -> None:
-    """SGLang's own enum has no such member, and takes no other."""
+    """Accepts hoist, which SGLang's own enum lacks."""
     if config.load_format != _FORMAT:
         theirs(config)
 
@@ -54,7 +54,7 @@ def _loader_of(theirs: Callable[..., Any], load_config: Any,
 
 def check_parity(wanted: nn.Module, given: nn.Module) -> None:
     """FailedPrecondition: the two models' parameters and buffers differ in
-    names, ties, shapes, strides, types or bytes; says in which.
+    names, ties, shapes, strides, types or bytes; the text says in which.
 
     wanted: by SGLang's own loader. given: by hoist's.
     """

@@ -3,10 +3,9 @@
     vllm serve /models/llama --load-format hoist
 
 vLLM finds this by the entry point `hoist` of `vllm.general_plugins`, in each of
-its processes. Nothing of vLLM is imported before it asks. What can be said in
-`--model-loader-extra-config` is in Options; README.md says how it works and
-what is refused. `python -m hoist.vllm verify MODEL` compares what hoistd gives
-with the files.
+its processes, and imports nothing of vLLM before. Options has the keys of
+`--model-loader-extra-config`; README.md is the guide. `python -m hoist.vllm
+verify MODEL` compares hoistd's weights with the files.
 """
 
 from ._options import Options

@@ -1,9 +1,9 @@
 """python -m hoist.vllm verify MODEL [options of vllm serve]
 
-Starts an engine over hoistd's weights, loads the files beside it as vLLM does,
-and compares them in each worker: names, ties, shapes, strides, types, bytes.
-Ends with 0 if all are equal, with 1 if something differs. It needs the memory
-of a second copy, and serves nothing.
+Starts an engine over hoistd's weights, loads the files as vLLM does too, and
+compares both in each worker: names, ties, shapes, strides, types, bytes. Exits
+with 0 if all are equal, with 1 if something differs. It needs the memory of a
+second copy, and serves nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Sequence
 
 
 def main(arguments: Sequence[str]) -> int:
-    """What the command line says; see the module."""
+    """Runs the command line; see the module."""
     if len(arguments) < 2 or arguments[0] != "verify":
         print(__doc__, file=sys.stderr)
         return 2
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def report(workers: Sequence[dict[str, Any]]) -> int:
-    """Prints what differs, of each worker; 1 if something does."""
+    """Prints each worker's differences; returns 1 if there are any."""
     for rank, found in enumerate(workers):
         for difference in found["differences"]:
             print(f"worker {rank}: {difference}")

@@ -1,4 +1,4 @@
-"""vLLM's linear layers on CPUs, over memory that others read too."""
+"""vLLM's linear layers on CPUs, over shared memory."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from vllm.model_executor.utils import is_weights_pre_processed
 
 @contextlib.contextmanager
 def kernels_over_shared_memory() -> Iterator[None]:
-    """Layers that are processed within compute with their weights as they lie.
-    By themselves they pack a copy for oneDNN, and drop the weights.
+    """Layers that are processed within compute with their weights in place. By
+    themselves they pack a copy for oneDNN, and drop the weights.
 
-    Convolutions' kernels take packed weights alone: each process packs its own,
-    of weights that are hoistd's, and not of those that are to be published."""
+    Convolutions' kernels take only packed weights: each process packs its own,
+    from hoistd's weights, but not from weights that are to be published."""
     theirs = utils.dispatch_cpu_unquantized_gemm
 
     def ours(layer: torch.nn.Module, remove_weight: bool) -> None:

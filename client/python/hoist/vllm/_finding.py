@@ -1,5 +1,5 @@
-"""Where a model's weights are: files that hoistd reads, or what the first
-engine has published of them."""
+"""Finds a model's weights: files that hoistd reads, or weights that the first
+engine has published."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vllm.model_executor.offloader import get_offloader
 from .. import _session
 from .._errors import HoistError, Unimplemented
 from .._model import Model
-from ..nn._budget import to_bytes
+from ..nn._plan.budget import to_bytes
 from ..serving import _published
 from ..serving._files import register_files, slug
 from ..serving._planned import PlannedWeights
@@ -35,18 +35,18 @@ from ._key import environment, key_of
 from ._layers import layers_of_its_own
 from ._offload import PlanOffloader
 from ._options import Options
-from ._processing import refuse_what_reads_early, why_processed
+from ._processing import refuse_early_readers, why_processed
 
 _log = logging.getLogger("hoist.vllm")
 
-# By fingerprint: those that were on the device before vLLM looked how much of
-# it is free. The model that is loaded takes them.
+# By fingerprint: weights that were on the device before vLLM measured its free
+# memory. The load of the model takes them.
 _early: dict[bytes, Weights] = {}
 
 
 @dataclasses.dataclass
 class Finding:
-    """Of one model that an engine's process loads."""
+    """The search for one model that an engine's process loads."""
 
     options: Options
     of_disk: LoadConfig
@@ -57,9 +57,9 @@ class Finding:
     trace: Trace = dataclasses.field(default_factory=Trace)
 
     def take_early(self, model: nn.Module) -> int:
-        """Has the model's weights on the device from now on, unless they have
-        to be made first; bytes. weights_of gives them to the next model of the
-        same ones."""
+        """Puts the model's weights on the device, unless they have to be made
+        first; returns the bytes. weights_of gives them to the next model with
+        the same ones."""
         weights = self._find(model, may_publish=False)
         if weights is None:
             return 0
@@ -67,9 +67,9 @@ class Finding:
         return weights.nbytes
 
     def weights_of(self, model: nn.Module) -> Weights:
-        """Of a model on the meta device, whose own loading code is run. It may
-        have fewer parameters afterwards, and others: those that vLLM computes
-        with."""
+        """For a model on the meta device, whose own loading code is run.
+        Afterwards it may have fewer or other parameters: those that vLLM
+        computes with."""
         try:
             weights = self._find(model, may_publish=True)
         finally:
@@ -128,18 +128,18 @@ class Finding:
     def _bound(self, model: nn.Module, session: _session.Session,
                connect: Connect, find: Find, recipes: Recipes,
                device: _session.Device) -> Weights:
-        """All at once, or, if there is a budget, its layers by a plan."""
+        """All at once, or, with a budget, the layers by a plan."""
         offloader = get_offloader()
         if self.options.budget is None or not isinstance(offloader,
                                                          PlanOffloader):
             return self._whole(session, connect, find, recipes.stored, device)
-        refuse_what_reads_early(model)
+        refuse_early_readers(model)
         whole = find(session).image_bytes
         planned = PlannedWeights(
             session, connect, find, recipes.stored, device,
             self.options.deadline, to_bytes(self.options.budget, whole),
             offloader.layers_of(model))
-        offloader.follow(model, planned.plan, planned.groups)
+        offloader.follow(model, planned.plan, planned.groups, self.device)
         return planned
 
     def _connect_of(self, architecture: str) -> Connect:
@@ -150,12 +150,12 @@ class Finding:
 
     def _recipes(self, model: nn.Module, loader: HeaderLoader
                  ) -> tuple[Recipes, str | None]:
-        """And why they do not do, if so."""
+        """With the reason if they are not enough."""
         try:
             loader.load_weights(model, self.model_config)
         except HoistError:
             raise
-        except Exception as error:  # Whatever code raises that misses values.
+        except Exception as error:  # Code without values may raise anything.
             if not loader.files:
                 raise
             return Recipes(), f"its loading code: {error}"
@@ -166,7 +166,7 @@ class Finding:
         return recipes, why_processed(model)
 
     def _name(self, key: dict[str, str]) -> str:
-        """In hoistd, of what this process computes with."""
+        """The name in hoistd of weights that this process computes with."""
         if self.options.name is None:
             return _published.name_of(slug(self.model_config.model), key)
         data = get_dp_group()
@@ -179,7 +179,7 @@ class Finding:
     @property
     def _is_draft(self) -> bool:
         """Some of vLLM's proposers give a draft a configuration of its own,
-        which has it as the model."""
+        with the draft as the model."""
         speculative = self.vllm_config.speculative_config
         return self.model_config is not self.vllm_config.model_config or (
             speculative is not None
@@ -198,7 +198,7 @@ class Finding:
 
     def _published(self, session: _session.Session, name: str,
                    key: dict[str, str], files: HeaderLoader) -> Manifest:
-        """Of two that start at once, one publishes."""
+        """Of two engines that start at once, one publishes."""
         found = _published.find(session, name)
         if found is None:
             with _published.one_at_a_time(name, self.options.deadline):
@@ -212,14 +212,14 @@ class Finding:
 
     def _publish(self, session: _session.Session, name: str,
                  key: dict[str, str], files: HeaderLoader) -> None:
-        """Loads the files into this process, as vLLM does, for a moment."""
+        """Loads the files into this process as vLLM does, for a moment."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(layers_of_its_own(self.vllm_config, keep=False))
-            if self.device.type == "cpu":  # Packed ones are nobody else's.
+            if self.device.type == "cpu":  # Packed weights cannot be shared.
                 stack.enter_context(kernels_over_shared_memory())
             loaded = DefaultModelLoader(self.of_disk).load_model(
                 self.vllm_config, self.model_config, self.prefix)
-            files.check_unchanged()  # The key would be of others.
+            files.check_unchanged()  # Or the key would be of other files.
             _published.publish(session, name, key, loaded,
                                self.options.deadline)
         del loaded

@@ -1,8 +1,9 @@
-"""vLLM's loading code, run with tensors that have no bytes."""
+"""vLLM's loading code, run with tensors without bytes."""
 
 from __future__ import annotations
 
 import pathlib
+import time
 from typing import Generator
 
 import torch
@@ -17,33 +18,35 @@ from ..serving._trace import Trace
 
 
 class HeaderLoader(DefaultModelLoader):  # type: ignore[misc]
-    """DefaultModelLoader as far as the files' tensors: which files a model is
-    of, and what is read of them, is its own to say.
+    """DefaultModelLoader up to the files' tensors: it decides which files a
+    model has, and which of their tensors are read.
 
-    After load_weights: the files, and what their headers say.
+    After load_weights: the files, and their headers' entries.
     """
+
+    counter_before_loading_weights: float  # vLLM's, for its log.
 
     def __init__(self, load_config: LoadConfig, trace: Trace) -> None:
         super().__init__(load_config)
         self._trace = trace
         self.files: list[pathlib.Path] = []
-        self._seen: list[str] = []  # What each was before its header was read.
+        self._seen: list[str] = []  # Each file before its header was read.
         self.headers: dict[str, FileTensor] = {}
 
     def load_weights(self, model: nn.Module,
                      model_config: ModelConfig) -> None:
-        """Untraceable, or what vLLM raises where values are looked at; all of
-        the files are known even then."""
+        """Untraceable, or vLLM's errors if its code reads values; all files are
+        known even then."""
         with self._trace:
             try:
                 super().load_weights(model, model_config)
             except Exception:
                 for _ in self.get_all_weights(model_config, model):
-                    pass  # The code has ended in the midst of them.
+                    pass  # The code has ended before the last tensor.
                 raise
 
     def check_unchanged(self) -> None:
-        """DataLoss: a file is another one than that whose header was read."""
+        """DataLoss: a file is not the one whose header was read."""
         for path, seen in zip(self.files, self._seen):
             if not path.exists() or identity([path], "") != seen:
                 raise DataLoss(f"{path} has changed while the engine was "
@@ -52,6 +55,8 @@ class HeaderLoader(DefaultModelLoader):  # type: ignore[misc]
     def _get_weights_iterator(
             self, source: DefaultModelLoader.Source
             ) -> Generator[tuple[str, torch.Tensor], None, None]:
+        if self.counter_before_loading_weights == 0.0:
+            self.counter_before_loading_weights = time.perf_counter()
         folder, names, use_safetensors, _ = self._prepare_weights(
             source.model_or_path, source.subfolder, source.revision,
             source.fall_back_to_pt, source.allow_patterns_overrides)

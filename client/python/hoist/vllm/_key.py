@@ -1,4 +1,4 @@
-"""What decides how a vLLM engine's weights lie, and which bytes they have."""
+"""The key of all that decides a vLLM engine's weights, layout and bytes."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from ._processing import methods_of
 def key_of(model: nn.Module, files: Sequence[pathlib.Path],
            vllm_config: VllmConfig, model_config: ModelConfig,
            device: torch.device) -> dict[str, str]:
-    """By field, in words that a person can compare. Engines whose keys are the
-    same have the same weights, byte for byte."""
+    """By field, as text that a person can compare. Engines with equal keys have
+    the same weights, byte for byte."""
     pipeline = get_pp_group()
     parallel = vllm_config.parallel_config
     experts = get_ep_group() if parallel.enable_expert_parallel else None
@@ -59,8 +59,8 @@ def key_of(model: nn.Module, files: Sequence[pathlib.Path],
 
 
 def environment() -> str:
-    """What vLLM's variables say of how weights are processed: nobody has a list
-    of those, so it is all that vLLM compiles by, less an engine's number."""
+    """vLLM's variables that affect how weights are processed. There is no list
+    of those: so all compile factors, except an engine's number."""
     said = {**vllm.envs.compile_factors(),
             **{name: value() for name, value in
                vllm.envs.environment_variables.items() if "PREPACK" in name}}
@@ -69,8 +69,8 @@ def environment() -> str:
 
 
 def experts_of(model: nn.Module, redundant: int) -> str:
-    """Which of them, and which part of each: as layers of experts have it, of
-    which data parallel engines have one among them where they share none."""
+    """The experts' distribution: from the expert layers, and the number of
+    redundant experts."""
     found = set()
     for module in model.modules():
         of = getattr(getattr(module, "moe_config", None),
@@ -84,8 +84,8 @@ def experts_of(model: nn.Module, redundant: int) -> str:
 
 
 def kernels_of(model: nn.Module) -> list[str]:
-    """What layers have chosen by their own lights, such as what is installed:
-    of each kind of layer the method, and what it says of itself."""
+    """The layers' own choices, for example by installed packages: for each kind
+    of layer the method, and its attributes."""
     return sorted({repr((type(method).__qualname__, sorted(
         (name, _plain(value)) for name, value in vars(method).items())))
                    for _, method in methods_of(model)})
@@ -101,7 +101,7 @@ def _plain(value: Any) -> str:
 
 
 def parameters_of(model: nn.Module) -> str:
-    """As they are made, before they are processed."""
+    """The parameters as they are made, before they are processed."""
     return _digest(sorted(
         (held.names, held.is_parameter, tuple(held.tensor.shape),
          str(held.tensor.dtype)) for held in held_by(model)))

@@ -1,4 +1,4 @@
-"""Attention and expert layers, of which vLLM knows each by one name."""
+"""Attention and expert layers, which vLLM registers by unique names."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from vllm.config import VllmConfig
 
 @contextlib.contextmanager
 def layers_of_its_own(vllm_config: VllmConfig, keep: bool) -> Iterator[None]:
-    """A model that is built within may have the names of one that was built
-    before: vLLM would refuse it. Afterwards vLLM knows the former one's layers
-    again, or, if `keep`, those that were built within."""
+    """Lets a model within reuse the names of an earlier one, which vLLM would
+    refuse. Afterwards vLLM knows the earlier model's layers again, or, with
+    `keep`, the new one's."""
     compilation = vllm_config.compilation_config
     layers = dict(compilation.static_forward_context)
     experts = list(compilation.static_all_moe_layers)

@@ -1,4 +1,4 @@
-"""The loader that `--load-format hoist` names."""
+"""The loader of `--load-format hoist`."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ class HoistModelLoader(BaseModelLoader):  # type: ignore[misc]
         self._of_disk().download_model(model_config)
 
     def get_external_weight_memory(self, vllm_config: VllmConfig) -> int:
-        """Bytes of the device that the weights take and that are not this
-        process's; they are there from here on, so that what vLLM sees as free
-        is. 0, and it sees for itself how much more is used after loading: of a
-        budget, and where the first engine has to make the weights."""
+        """The weights' bytes on the device that are not this process's; they
+        are there from here on, so that vLLM's measure of free memory is right.
+        0 with a budget, or if the first engine has to make the weights: vLLM
+        then measures the difference after loading."""
         model_config = vllm_config.model_config
         if self.options.budget is not None:
             return 0
@@ -71,21 +71,22 @@ class HoistModelLoader(BaseModelLoader):  # type: ignore[misc]
 
     def load_weights(self, model: nn.Module,
                      model_config: ModelConfig) -> None:
-        """FailedPrecondition: vLLM means to write to a model's weights."""
+        """FailedPrecondition: vLLM is about to write to a model's weights."""
         refuse_to_write()
 
     def load_model(self, vllm_config: VllmConfig, model_config: ModelConfig,
                    prefix: str = "") -> nn.Module:
         """The model over hoistd's memory.
 
-        Unimplemented: layers whose weights cannot be shared, by name. Whatever
-        else hoistd refuses is raised, too; the files are never read here
-        instead, unless the options say so.
+        Unimplemented: layers whose weights cannot be shared, by name. All other
+        refusals of hoistd are raised too; unless the options say so, the files
+        are never read here instead.
         """
         device = self._device(vllm_config)
         self._refuse_offloading()
-        if self.options.budget is not None:
-            set_offloader(PlanOffloader())
+        if self.options.budget is not None and not isinstance(
+                get_offloader(), PlanOffloader):
+            set_offloader(PlanOffloader())  # A draft's layers go there too.
         begin = time.perf_counter()
         with set_default_torch_dtype(model_config.dtype), device:
             model, lost = build_on_meta(lambda: initialize_model(
@@ -103,7 +104,7 @@ class HoistModelLoader(BaseModelLoader):  # type: ignore[misc]
             bound = time.perf_counter()
             with Guard(weights.spans()):
                 self._finish(model, model_config, device)
-        model.hoist_weights = weights  # The leases live as long as it does.
+        model.hoist_weights = weights  # The leases live as long as the model.
         _log.info("%s: %.1f MiB of hoistd's on %s, shared and read-only; the "
                   "module was made in %.0f ms, and bound in %.0f ms",
                   weights.name, weights.nbytes / 2**20,
@@ -126,7 +127,7 @@ class HoistModelLoader(BaseModelLoader):  # type: ignore[misc]
 
     def _finish(self, model: nn.Module, model_config: ModelConfig,
                 device: torch.device) -> None:
-        """What layers have besides weights; those are processed already."""
+        """Finishes layers, whose weights are processed already."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(weights_already_processed())
             if device.type == "cpu" and self.options.cpu_kernels == "shared":
@@ -148,6 +149,6 @@ class HoistModelLoader(BaseModelLoader):  # type: ignore[misc]
             return made
 
     def _of_disk(self) -> LoadConfig:
-        """What vLLM's own loader takes, which knows no hoist."""
+        """The configuration for vLLM's own loader, without hoist's."""
         return dataclasses.replace(self.load_config, load_format="auto",
                                    model_loader_extra_config={})

@@ -2,77 +2,156 @@
 
 from __future__ import annotations
 
-from typing import Any, Generator, Mapping
+from threading import get_ident
+from typing import Any, Generator, Mapping, Sequence
 
 import torch
+import vllm.envs as envs
 from torch import nn
-# Importing it registers the operators vllm::wait_prefetch and start_prefetch.
+# The import registers the operators vllm::wait_prefetch and start_prefetch.
 from vllm.model_executor.offloader import PrefetchOffloader  # noqa: F401
 from vllm.model_executor.offloader.base import BaseOffloader
 
-from .._errors import Unimplemented
+from .._eager import inlined
+from .._errors import FailedPrecondition, Unimplemented
+from .._library import DEVICE_KINDS
 from .._model import Group
 from .._plan import Plan
+from .._stage_counts import Mark, StageCounts
 
 
 class PlanOffloader(BaseOffloader):  # type: ignore[misc]
-    """What vLLM asks around its decoder layers, answered by a plan of hoistd's.
+    """vLLM's hooks around its decoder layers, for plans of hoistd's.
 
-    A layer is staged by the operator before it and done by the one after it:
-    vLLM's own, which for compilers and CUDA graphs write to the layer's input
-    and output, so that no reader of a weight leaves its layer.
+    The operator before a layer stages it, and the one after it ends that. They
+    are vLLM's own: for compilers and CUDA graphs they write to the layer's
+    input and output, so that no reader of a weight leaves its layer. Each pass
+    checks that they are in the code that runs (_Followed).
 
     Threads: those that run the model, one at a time.
     """
 
     def __init__(self) -> None:
         self._layers: list[nn.Module] = []
-        self._plan: Plan | None = None
-        self._groups: list[Group | None] = []
+        self._stacks: list[range] = []  # Of layers: one list of a model's.
+        self._followed: dict[int, _Followed] = {}  # By layer.
 
     def wrap_modules(self, modules_generator: Generator[nn.Module, None, None],
                      prefix: str = "") -> list[nn.Module]:
-        """vLLM's: of each list of layers that a model makes."""
+        """vLLM calls it for each list of layers that a model makes."""
         modules = list(modules_generator)
+        begin = len(self._layers)
         for module in modules:
             _surround(module, len(self._layers))
             self._layers.append(module)
+        self._stacks.append(range(begin, len(self._layers)))
         return modules
 
     def layers_of(self, model: nn.Module) -> list[str]:
-        """Names of those that were wrapped, in their order."""
+        """The names of the wrapped layers, in their order."""
         names = {id(one): name for name, one in model.named_modules()}
         return [names[id(layer)] for layer in self._layers
                 if id(layer) in names]
 
     def follow(self, model: nn.Module, plan: Plan,
-               groups: Mapping[str, Group]) -> None:
-        """From now on layers are staged by the plan. groups: by the layers'
-        names; those without one need no staging."""
+               groups: Mapping[str, Group], device: torch.device) -> None:
+        """From now on the plan stages the model's layers. groups: by the
+        layers' names; other layers need no stage.
+
+        Unimplemented: calls of the model cannot be seen.
+        """
         names = {id(one): name for name, one in model.named_modules()}
-        self._plan = plan
-        self._groups = [groups.get(names.get(id(layer), ""))
-                        for layer in self._layers]
+        found = {index: groups[names[id(layer)]]
+                 for index, layer in enumerate(self._layers)
+                 if names.get(id(layer)) in groups}
+        followed = _Followed(type(model).__name__, plan, found, self._stacks,
+                             device)
+        followed.watch(model)
+        self._followed.update(dict.fromkeys(found, followed))
 
     def _wait_for_layer(self, layer_idx: int) -> None:
-        group = self._group(layer_idx)
-        if group is not None and self._plan is not None:
-            self._plan.stage(group, stream=_stream(self._plan))
+        # None before the model is bound: vLLM runs nothing before that.
+        followed = self._followed.get(layer_idx)
+        if followed is not None:
+            followed.stage(layer_idx)
 
     def _start_prefetch(self, layer_idx: int) -> None:
-        """What was computed with the layer has been launched. vLLM's own
-        offloader begins to copy the next one here; hoistd has begun already."""
-        group = self._group(layer_idx)
-        if group is not None and self._plan is not None:
-            self._plan.done(group, stream=_stream(self._plan))
+        """The layer's work has been launched. vLLM's own offloader begins to
+        copy the next layer here; hoistd has begun already."""
+        followed = self._followed.get(layer_idx)
+        if followed is not None:
+            followed.done(layer_idx)
 
-    def _group(self, layer_idx: int) -> Group | None:
-        # Empty until the model is bound: vLLM runs nothing before.
-        return self._groups[layer_idx] if self._groups else None
+
+class _Followed:
+    """One model's layers under a plan."""
+
+    def __init__(self, name: str, plan: Plan, groups: Mapping[int, Group],
+                 stacks: Sequence[range], device: torch.device) -> None:
+        self._name = name
+        self._plan = plan
+        self._groups = groups
+        streamed = [index for index, group in groups.items()
+                    if plan.kind(group) == "streamed"]
+        self._places = {index: at for at, index in enumerate(streamed)}
+        self._stacks = [found for stack in stacks if (
+            found := [self._places[index] for index in stack
+                      if index in self._places])]
+        self._counts = StageCounts(len(streamed), device, self._judge)
+        self._began: dict[int, Mark] = {}  # By thread.
+
+    def watch(self, model: nn.Module) -> None:
+        """Unimplemented: see PlanOffloader.follow."""
+        if not self._places:
+            return  # All layers are always there.
+        if type(model).__call__ is not nn.Module.__call__:
+            raise Unimplemented(
+                f"{self._name} takes no budget, as vLLM compiles all of it, and "
+                "nothing could see whether its layers are staged; start it "
+                "without one")
+        model.register_forward_pre_hook(self._begin)
+        model.register_forward_hook(self._end)
+
+    def stage(self, layer: int) -> None:
+        self._plan.stage(self._groups[layer], stream=_stream(self._plan))
+        if layer in self._places:
+            self._counts.note(self._places[layer])
+
+    def done(self, layer: int) -> None:
+        self._plan.done(self._groups[layer], stream=_stream(self._plan))
+
+    @inlined
+    def _begin(self, module: nn.Module, args: Any) -> None:
+        # If all code is compiled as one, torch guards the inputs of that.
+        if not torch.compiler.is_compiling():
+            self._began[get_ident()] = self._counts.begin_pass()
+
+    @inlined
+    def _end(self, module: nn.Module, args: Any, output: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        began = self._began.pop(get_ident(), None)
+        if began is not None:
+            self._counts.end_pass(began)
+
+    def _judge(self, staged: Sequence[bool]) -> None:
+        """FailedPrecondition: layers were read that the pass did not stage. A
+        model may have several stacks of layers, and not run all of them."""
+        ran = [[staged[at] for at in stack] for stack in self._stacks]
+        if any(map(any, ran)) and all(
+                all(stack) or not any(stack) for stack in ran):
+            return
+        raise FailedPrecondition(
+            f"a pass of {self._name} staged {sum(staged)} of its "
+            f"{len(staged)} streamed layers, so that it computed with other "
+            "bytes than their weights; what it gave is void. The compiled code "
+            "that ran was not made for a budget: delete vLLM's compile cache "
+            f"({envs.VLLM_CACHE_ROOT}/torch_compile_cache), or start the "
+            "engine with VLLM_DISABLE_COMPILE_CACHE=1")
 
 
 def _stream(plan: Plan) -> int | None:
-    if plan.device_kind == 1:  # Emulated.
+    if plan.device_kind == DEVICE_KINDS["emulated"]:
         return None
     return torch.cuda.current_stream().cuda_stream
 
@@ -92,7 +171,7 @@ def _surround(module: nn.Module, index: int) -> None:
 
 def _activations(args: tuple[Any, ...], kwargs: Mapping[str, Any]
                  ) -> torch.Tensor:
-    """What all of a layer is computed from; positions are integers."""
+    """The tensors that a layer computes from; positions are integers."""
     for one in (*args, *kwargs.values()):
         if isinstance(one, torch.Tensor) and one.is_floating_point():
             return one

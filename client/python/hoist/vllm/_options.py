@@ -1,4 +1,4 @@
-"""What a user may say of hoist in vLLM's own configuration."""
+"""hoist's options in vLLM's own configuration."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ class Options:
 
     # hoistd's; None: $HOIST_SOCKET, else one's own hoistd, else the node's.
     socket: str | None = None
-    # Under which hoistd is to know these weights. An engine whose weights would
-    # not be the very same is refused, by the field that differs. None: a name
-    # that follows from what they are, so that nobody is refused.
+    # The name of these weights in hoistd. An engine with other weights is
+    # refused, by the field that differs. None: a name derived from the weights,
+    # so that no engine is refused.
     name: str | None = None
-    # Of device memory for weights: bytes, "8GiB", or a fraction of them. Where
-    # that is less than all, decoder layers come over the link just before they
+    # Device memory for weights: bytes, "8GiB", or a fraction of the weights. If
+    # it is less than all, decoder layers come over the link just before they
     # are needed. None: all are on the device.
     budget: int | float | str | None = None
     # Seconds to wait for hoistd, for space of each group, and for another
     # engine that publishes the same weights.
     deadline: float = 60.0
-    # Where hoistd cannot hold what the engine computes with: refuse to start,
-    # or load the files as `--load-format auto` does, into this process.
+    # If hoistd cannot hold the engine's weights: refuse to start, or load the
+    # files into this process, as `--load-format auto` does.
     unsupported: Literal["refuse", "private"] = "refuse"
-    # On CPUs: linear layers compute with hoistd's memory as it lies, or vLLM
+    # On CPUs: linear layers compute with hoistd's memory in place, or vLLM
     # packs a copy of it in this process, which is faster and not shared.
     cpu_kernels: Literal["shared", "packed"] = "shared"
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Options:
-        """InvalidArgument: a key that there is not, or a value that does not
-        do; it says which would."""
+        """InvalidArgument: an unknown key, or an invalid value; names the valid
+        ones."""
         hints = typing.get_type_hints(cls)
         for key, value in given.items():
             if key not in hints:
@@ -56,8 +56,8 @@ def _check(key: str, value: Any, hint: Any) -> None:
         wanted = " or ".join(f'"{one}"' for one in typing.get_args(hint))
     elif key == "budget":
         if value is not None:
-            from ..nn._budget import to_bytes  # Needs torch.
-            to_bytes(value, 1)  # Says itself what is wrong.
+            from ..nn._plan.budget import to_bytes  # Needs torch.
+            to_bytes(value, 1)  # Its errors name the fault.
         return
     elif hint is float:
         fits = (isinstance(value, (int, float)) and value >= 0

@@ -1,4 +1,4 @@
-"""What vLLM's layers make of their weights once they are loaded."""
+"""How vLLM's layers process their loaded weights."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from vllm.model_executor.layers.vocab_parallel_embedding import (
 
 from .._errors import Unimplemented
 
-# Of unquantised experts: kernels that take them as the files have them.
+# For unquantised experts: kernels that take them in the files' layout.
 _PLAIN_EXPERTS = ("TRITON", "BATCHED_TRITON")
 
 
 def why_not_shared(model: nn.Module, balanced: bool) -> str | None:
     """Names the layers that cannot be told that their weights are processed
-    already; vLLM says so of each method. None: all can.
+    already; vLLM declares that for each method. None: all can.
 
-    balanced: whether vLLM moves experts between engines while they run.
+    balanced: vLLM moves experts between engines at run time.
     """
     if balanced:
         return ("its experts are moved while it runs (--enable-eplb), and "
@@ -39,7 +39,7 @@ def why_not_shared(model: nn.Module, balanced: bool) -> str | None:
 
 
 def why_processed(model: nn.Module) -> str | None:
-    """A layer whose weights are not the files' once they are processed."""
+    """A layer whose processed weights differ from the files'."""
     if hasattr(model, "process_weights_after_loading"):
         return f"{type(model).__name__} processes weights as a whole"
     for name, method in methods_of(model):
@@ -49,7 +49,7 @@ def why_processed(model: nn.Module) -> str | None:
 
 
 def methods_of(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Of layers that have weights, by name."""
+    """The methods of layers with weights, by name."""
     for name, module in model.named_modules():
         method = getattr(module, "quant_method", None)
         if isinstance(method, QuantizeMethodBase):
@@ -63,9 +63,9 @@ def _leaves_alone(method: Any) -> bool:
         method.unquantized_backend.name in _PLAIN_EXPERTS)
 
 
-def refuse_what_reads_early(model: nn.Module) -> None:
-    """Unimplemented: a layer computes tensors of its weights when they are
-    bound, where a plan has not brought them yet; names it."""
+def refuse_early_readers(model: nn.Module) -> None:
+    """Unimplemented: a layer computes tensors from its weights when they are
+    bound, before a plan brings them; names it."""
     for name, module in model.named_modules():
         if isinstance(module, MLAAttention):
             raise Unimplemented(

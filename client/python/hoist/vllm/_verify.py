@@ -1,4 +1,4 @@
-"""What hoistd gives an engine, against what vLLM's own loader makes."""
+"""Compares hoistd's weights with those of vLLM's own loader."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ._layers import layers_of_its_own
 
 
 class Verifier:
-    """Methods of a worker's (`--worker-extension-cls`)."""
+    """Methods of a worker (`--worker-extension-cls`)."""
 
     def hoist_verify(self) -> dict[str, Any]:
-        """Loads the files beside what the worker has: needs that much memory
-        once more. A Comparison's fields."""
+        """Loads the files beside the worker's weights, which takes the same
+        memory again. Returns a Comparison's fields."""
         worker: Any = self
         config = worker.vllm_config
         of_disk = dataclasses.replace(config.load_config, load_format="auto",

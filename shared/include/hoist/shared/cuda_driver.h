@@ -1,9 +1,9 @@
 // The part of CUDA's driver API that hoist uses, found at run time.
 //
 // The declarations are our own, so neither daemon nor client needs a CUDA
-// toolkit to be built, and both start where there is no driver. Types and
-// numbers are those of cuda.h 12.8 and 13.0, which the driver keeps stable:
-// each symbol is asked for by the versioned name that cuda.h gives it.
+// toolkit to build, and both start without a driver. Types and numbers are
+// those of cuda.h 12.8 and 13.0, which the driver keeps stable: each symbol is
+// looked up by cuda.h's versioned name.
 #ifndef HOIST_SHARED_CUDA_DRIVER_H_
 #define HOIST_SHARED_CUDA_DRIVER_H_
 
@@ -97,7 +97,7 @@ struct Uuid {  // CUuuid.
   std::array<uint8_t, 16> bytes;
 };
 
-// The driver's functions; none is null in a table that Load() gave.
+// The driver's functions; none is null in a table from Load().
 struct Driver {
   Error (*get_error_string)(Error, const char**);
   Error (*init)(unsigned flags);
@@ -153,16 +153,16 @@ struct Driver {
   Error (*event_record)(Event, Stream);
   Error (*event_sync)(Event);
 
-  // Finds libcuda.so.1 and initializes it. It is never unloaded: libcuda does
-  // not survive that. Unavailable: there is no driver, or it has no GPU.
-  // FailedPrecondition: there is a driver, but it does not work.
+  // Finds libcuda.so.1 and initializes it. Never unloads it: libcuda does not
+  // survive that. Unavailable: no driver, or no GPU. FailedPrecondition: the
+  // driver does not work.
   static Result<Driver> Load();
 
-  // Ok, or `what`, the error's number and the driver's text for it.
+  // Ok, or `what`, the error's number and the driver's text.
   Status Check(Error error, std::string_view what) const;
 };
 
-// Makes a context current on this thread for as long as it lives.
+// Makes a context current on this thread for its lifetime.
 class ScopedContext {
  public:
   ScopedContext(const Driver& driver, Context context)

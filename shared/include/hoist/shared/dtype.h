@@ -1,8 +1,8 @@
 // Element types of tensors.
 //
-// The set is that of safetensors 0.8 (safetensors/src/tensor.rs, `Dtype`) with
-// complex128, which published tensors may have. The numbers are those of
-// proto/hoist/v1/types.proto and of `hoist_dtype` in hoist.h's C API.
+// Those of safetensors 0.8 (safetensors/src/tensor.rs, `Dtype`), and
+// complex128, for published tensors. The numbers equal those of
+// proto/hoist/v1/types.proto and of hoist.h's C API.
 #ifndef HOIST_SHARED_DTYPE_H_
 #define HOIST_SHARED_DTYPE_H_
 
@@ -43,13 +43,13 @@ inline constexpr int kDTypeCount = 24;  // With kUnspecified.
 // Bits of one element; 4 and 6 for the sub-byte types, 0 for kUnspecified.
 int BitsOf(DType dtype);
 
-// The name safetensors gives it ("BF16"); "C128" is ours. "?" if unspecified.
+// safetensors' name ("BF16"); "C128" is ours. "?" if unspecified.
 std::string_view NameOf(DType dtype);
 
 // nullopt: safetensors has no such type (nor is it "C128").
 std::optional<DType> DTypeFromName(std::string_view name);
 
-// nullopt where `number` is none of the values above, or 0.
+// nullopt if `number` is 0, or none of the values above.
 std::optional<DType> DTypeFromNumber(int64_t number);
 
 }  // namespace hoist

@@ -1,9 +1,9 @@
-// Where a group's tensors lie in its image.
+// The layout of a group's tensors in its image.
 //
-// The image is a group's bytes in their one canonical layout: tensors in
-// order, each at a multiple of 256 B (the alignment cudaMalloc promises and
-// vectorised loads want), the whole padded to 4 KiB (O_DIRECT and pages).
-// Daemon and clients compute it with this one function.
+// The image is a group's bytes in one canonical layout: tensors in order, each
+// at a multiple of 256 B (cudaMalloc's alignment, for vectorised loads), the
+// whole padded to 4 KiB (O_DIRECT and pages). Daemon and clients compute it
+// with this one function.
 #ifndef HOIST_SHARED_IMAGE_LAYOUT_H_
 #define HOIST_SHARED_IMAGE_LAYOUT_H_
 
@@ -24,14 +24,14 @@ inline constexpr uint64_t kMaxImageBytes = uint64_t{1} << 46;
 // `alignment` is a power of two; nullopt on overflow.
 std::optional<uint64_t> AlignUp(uint64_t value, uint64_t alignment);
 
-// Bytes of a contiguous tensor: ceil(product(shape) * bits / 8). nullopt where
-// a dimension is negative, the product overflows, or a sub-byte tensor does not
-// end on a byte boundary (safetensors refuses those too).
+// Bytes of a contiguous tensor: ceil(product(shape) * bits / 8). nullopt: a
+// negative dimension, an overflow, or a sub-byte tensor that does not end on a
+// byte boundary (safetensors refuses those too).
 std::optional<uint64_t> ContiguousBytes(DType dtype,
                                         std::span<const int64_t> shape);
 
 struct ImageLayout {
-  std::vector<uint64_t> offsets;  // One a tensor, bytes from the image's start.
+  std::vector<uint64_t> offsets;  // One per tensor, from the image's start.
   uint64_t image_bytes = 0;       // A multiple of 4 KiB; 0 if all are empty.
 };
 

@@ -42,7 +42,7 @@ class Mapping {
   // destructor unmaps it with the rest.
   Status PlaceFd(size_t at, int fd, size_t size, Access access,
                  uint64_t offset = 0);
-  // Puts back memory-less address space at [at, at + size).
+  // Restores address space without memory at [at, at + size).
   Status Unplace(size_t at, size_t size);
 
   std::byte* data() const { return static_cast<std::byte*>(data_); }

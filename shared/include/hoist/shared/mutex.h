@@ -1,5 +1,5 @@
-// A mutex whose use the compiler checks: clang's -Wthread-safety knows what it
-// guards. The standard library's, with the names of Abseil's.
+// A mutex with compiler checks (clang's -Wthread-safety): the standard
+// library's, with Abseil's names.
 // https://clang.llvm.org/docs/ThreadSafetyAnalysis.html
 #ifndef HOIST_SHARED_MUTEX_H_
 #define HOIST_SHARED_MUTEX_H_
@@ -14,12 +14,12 @@
 #define HOIST_THREAD_ATTRIBUTE(x)
 #endif
 
-// Of a member: touched only while `mu` is held.
+// For a member: accessed only while `mu` is held.
 #define HOIST_GUARDED_BY(mu) HOIST_THREAD_ATTRIBUTE(guarded_by(mu))
-// Of a function: called only while `mu` is held; or only while it is not.
+// For a function: called only while `mu` is held; or only while it is not.
 #define HOIST_REQUIRES(mu) HOIST_THREAD_ATTRIBUTE(requires_capability(mu))
 #define HOIST_EXCLUDES(mu) HOIST_THREAD_ATTRIBUTE(locks_excluded(mu))
-// Of a function that the check cannot follow; says why beside it.
+// For a function that the check cannot follow; a comment there says why.
 #define HOIST_NOT_CHECKED HOIST_THREAD_ATTRIBUTE(no_thread_safety_analysis)
 
 namespace hoist {
@@ -53,7 +53,7 @@ class HOIST_THREAD_ATTRIBUTE(scoped_lockable) MutexLock {
   Mutex& mu_;
 };
 
-// Gives a mutex that is held free for a scope.
+// Releases a held mutex for a scope.
 class HOIST_THREAD_ATTRIBUTE(scoped_lockable) MutexUnlock {
  public:
   explicit MutexUnlock(Mutex& mu) HOIST_THREAD_ATTRIBUTE(release_capability(mu))
@@ -68,7 +68,7 @@ class HOIST_THREAD_ATTRIBUTE(scoped_lockable) MutexUnlock {
   Mutex& mu_;
 };
 
-// Wakes may come for nothing: wait in a loop that looks at what is waited for.
+// Wake-ups may be spurious: wait in a loop that checks the condition.
 class CondVar {
  public:
   void NotifyAll() { changed_.notify_all(); }
@@ -78,7 +78,7 @@ class CondVar {
     changed_.wait(lock);
     lock.release();
   }
-  // False: the time is over.
+  // False: the deadline has passed.
   bool WaitUntil(Mutex& mu, std::chrono::steady_clock::time_point deadline)
       HOIST_REQUIRES(mu) {
     std::unique_lock<std::mutex> lock(mu.mu_, std::adopt_lock);

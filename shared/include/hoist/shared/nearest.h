@@ -1,4 +1,4 @@
-// What somebody may have meant by a name that is none.
+// The likely meaning of an unknown name.
 #ifndef HOIST_SHARED_NEAREST_H_
 #define HOIST_SHARED_NEAREST_H_
 
@@ -9,16 +9,16 @@
 
 namespace hoist {
 
-// Levenshtein's: single characters that are put in, left out or exchanged.
+// Levenshtein's: inserted, deleted or replaced characters.
 size_t EditDistance(std::string_view a, std::string_view b);
 
-// The nearest of `names`; "": none is near enough to be meant.
+// The nearest of `names`; "": none is near enough.
 std::string NearestName(std::string_view name,
                         const std::vector<std::string>& names);
 
-// A long name is not a slip of the pen, and would cost time to compare.
+// A long name is no typing error, and costs time to compare.
 inline constexpr size_t kLongestSlip = 64;
-// Half of its characters at the most.
+// At most half of its characters.
 constexpr size_t MostEdits(std::string_view name) { return name.size() / 2; }
 
 }  // namespace hoist

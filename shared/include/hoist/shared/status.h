@@ -2,7 +2,7 @@
 //
 // `shared/` is linked into workers, which carry their own Abseil or none, so
 // absl::Status cannot cross into it. The codes are gRPC's, number for number:
-// the daemon turns one into the other in one place (daemon/base/status.h).
+// the daemon converts in one place (daemon/base/status.h).
 #ifndef HOIST_SHARED_STATUS_H_
 #define HOIST_SHARED_STATUS_H_
 
@@ -20,7 +20,7 @@ enum class Code : int32_t {
   kCancelled = 1,
   kUnknown = 2,
   kInvalidArgument = 3,     // Fix the call.
-  kDeadlineExceeded = 4,    // The deadline that was given has passed.
+  kDeadlineExceeded = 4,    // The given deadline has passed.
   kNotFound = 5,            // No such model, group, lease.
   kAlreadyExists = 6,       // The name is taken by something else.
   kPermissionDenied = 7,    // Another uid's model, or an admin's verb.
@@ -31,11 +31,13 @@ enum class Code : int32_t {
   kUnimplemented = 12,  // Not in this build or on this device.
   kInternal = 13,       // Our bug.
   kUnavailable = 14,    // No daemon, daemon gone, draining: retry.
-  kDataLoss = 15,       // The bytes are not what they were.
+  kDataLoss = 15,       // The bytes have changed.
   kUnauthenticated = 16,
 };
 
-// "INVALID_ARGUMENT" and so on; "CODE_<n>" for a number gRPC does not have.
+// "INVALID_ARGUMENT" and so on, static; nullptr for an unknown number.
+const char* KnownCodeName(int code);
+// The same; "CODE_<n>" for an unknown number.
 std::string CodeName(Code code);
 
 class [[nodiscard]] Status {
@@ -55,10 +57,10 @@ class [[nodiscard]] Status {
   std::string message_;
 };
 
-// `what` and the errno's text, with the code that says what to do about it.
+// `what` and the errno's text, with the matching code.
 Status ErrnoStatus(int error, std::string_view what);
 
-// A value, or the reason why there is none. value() needs ok().
+// A value, or the error. value() needs ok().
 template <typename T>
 class [[nodiscard]] Result {
  public:

@@ -1,0 +1,147 @@
+// Publishes a module's weights as a model. Internal to torch.h.
+#ifndef HOIST_TORCH_PUBLISH_H_
+#define HOIST_TORCH_PUBLISH_H_
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "hoist/torch.h"
+#include "hoist/torch/digest.h"
+
+namespace hoist {
+inline namespace v0 {
+namespace torch {
+namespace internal {
+
+class Publisher {
+ public:
+  Publisher(const Tree& tree, const AttachOptions& options, Session& session)
+      : tree_(tree), options_(options), session_(session) {}
+
+  // Returns the complete model, with these groups.
+  Result<Model> Run() {
+    std::optional<Model> model;
+    Status published = PublishGroups(&model);
+    if (published.ok()) return std::move(*model);
+    if (model.has_value()) (void)session_.DoneWith(*model);
+    return published;
+  }
+
+  // Ranges of bytes, and their groups.
+  const std::vector<Stored>& stored() const { return stored_; }
+  const std::vector<StoredGroup>& groups() const { return groups_; }
+
+ private:
+  // The bytes as host memory; on a GPU, a copy of them.
+  static at::Tensor HostBytes(const Stored& stored) {
+    c10::Storage storage(
+        c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(stored.storage));
+    return View(std::move(storage), Bytes(stored.to - stored.from, stored.from))
+        .to(at::kCPU);
+  }
+
+  // The published form of a range: all its names, or, if weights are views of
+  // parts of it, plain bytes under the first name.
+  std::vector<PublishTensor> Describe(const Stored& stored,
+                                      const void* data) const {
+    std::vector<PublishTensor> all;
+    if (!stored.alike) {
+      all.push_back({tree_.weights[stored.weights.front()].name(),
+                     DType::kU8,
+                     {static_cast<int64_t>(stored.to - stored.from)},
+                     data,
+                     {}});
+      return all;
+    }
+    for (const size_t i : stored.weights) {
+      const Weight& weight = tree_.weights[i];
+      const Geometry geometry = GeometryOf(weight.tensor);
+      DType dtype = DType::kU8;
+      for (const TypePair& type : Types()) {
+        if (type.torch == geometry.dtype) dtype = type.hoist;
+      }
+      for (const std::string& name : weight.names) {
+        all.push_back({name, dtype, geometry.sizes, data, geometry.strides});
+      }
+    }
+    return all;
+  }
+
+  std::string MakeName() const {
+    Digest digest;
+    for (const StoredGroup& group : groups_) {
+      digest.Add(group.name);
+      for (const size_t i : group.stored) {
+        const at::Tensor bytes = HostBytes(stored_[i]);
+        for (const PublishTensor& one : Describe(stored_[i], nullptr)) {
+          digest.Add(one.name);
+          digest.Add(static_cast<int64_t>(one.dtype));
+          digest.Add(static_cast<int64_t>(one.shape.size()));
+          for (const int64_t size : one.shape) digest.Add(size);
+          for (const int64_t stride : one.strides) digest.Add(stride);
+        }
+        if (bytes.numel() > 0) {
+          digest.Add(bytes.const_data_ptr(), bytes.nbytes());
+        }
+      }
+    }
+    return "libtorch-" + digest.Hex();
+  }
+
+  Status PublishGroups(std::optional<Model>* model) {
+    stored_ = FindStored(tree_);
+    for (Stored& stored : stored_) {
+      // Each view then begins at a whole element of the bytes.
+      if (!stored.alike) stored.from -= stored.from % 16;
+    }
+    groups_ = GroupStored(tree_, stored_,
+                          Grouper(tree_, options_.groups, options_.rule).Run());
+    if (groups_.empty()) {
+      return Status(Code::kInvalidArgument,
+                    "the module has no weight that hoist may keep");
+    }
+    PublishOptions given;
+    given.model = options_.name.empty() ? MakeName() : options_.name;
+    given.readers = options_.readers;
+    for (const StoredGroup& group : groups_) {
+      given.group = group.name;
+      given.tensors.clear();
+      std::vector<at::Tensor> keep;
+      for (const size_t i : group.stored) {
+        keep.push_back(HostBytes(stored_[i]));
+        const void* data =
+            keep.back().numel() == 0 ? nullptr : keep.back().const_data_ptr();
+        for (PublishTensor& one : Describe(stored_[i], data)) {
+          given.tensors.push_back(std::move(one));
+        }
+      }
+      Result<Model> now = session_.Publish(given);
+      if (!now.ok()) return now.status();
+      model->emplace(std::move(*now));
+    }
+    if ((*model)->group_count() != groups_.size()) {
+      return Status(Code::kAlreadyExists,
+                    "the model \"" + given.model + "\" has " +
+                        std::to_string((*model)->group_count()) +
+                        " groups, and not only this module's " +
+                        std::to_string(groups_.size()) +
+                        "; give it another name, or attach with `model`");
+    }
+    return Status();
+  }
+
+  const Tree& tree_;
+  const AttachOptions& options_;
+  Session& session_;
+  std::vector<Stored> stored_;
+  std::vector<StoredGroup> groups_;
+};
+
+}  // namespace internal
+}  // namespace torch
+}  // namespace v0
+}  // namespace hoist
+
+#endif  // HOIST_TORCH_PUBLISH_H_

@@ -1,0 +1,1 @@
+"""The public calls, and the parts of an attached module."""

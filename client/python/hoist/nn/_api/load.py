@@ -1,0 +1,185 @@
+"""hoist.load: a model on disk, attached without its weights passing through
+the worker."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import (TYPE_CHECKING, Any, Callable, Iterator, Protocol, TypeVar,
+                    cast, overload)
+
+import torch
+from torch import nn
+
+from ... import _session
+from ..._errors import InvalidArgument
+from ..._plan import PlanTerms
+from ..._progress import progress_bar
+from ...checkpoint import (Packed, Paths, Rename, find_files, identity,
+                           one_path, pack, quantise, read_headers,
+                           refuse_declared, refuse_losses)
+from .._plan.budget import Budget
+from .._store.building import build_on_meta, default_dtype
+from .._store.converting import convert
+from .._store.matching import (check_ties, file_groups, match_pieces,
+                               match_weights, why_not_as_it_is)
+from .._store.sources import Files
+from .._tree.casting import DEFAULT_SKIP, Patterns, matching_modules
+from .._tree.grouping import Groups
+from .._tree.layout import GroupSpec, choose_storage, lay_out
+from .._tree.pieces import InPlaceOption, choose, pieces_of
+from .assemble import assemble
+from .attach import check_wanted, refuse_managed, unwrap
+from .options import Idle, LoadOptions, M, Names, Wanted, Where
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+_log = logging.getLogger("hoist.nn")
+
+
+class _HasWeights(Protocol):
+    """Modules have weights and functions do not, also for callers without
+    torch, to whose type checkers nn.Module is Any."""
+
+    def parameters(self) -> Iterator[Any]: ...
+
+
+W = TypeVar("W", bound=_HasWeights)
+
+
+@overload
+def load(factory: W, path: Paths, budget: Budget = None,
+         **options: Unpack[LoadOptions]) -> W: ...
+
+
+@overload
+def load(factory: Callable[[], M], path: Paths, budget: Budget = None,
+         **options: Unpack[LoadOptions]) -> M: ...
+
+
+# A module has weights, which type checkers cannot know.
+def load(  # type: ignore[misc]
+         factory: Callable[[], M] | M, path: Paths, budget: Budget = None, *,
+         dtype: torch.dtype | None = None, rename: Rename = None,
+         groups: Groups = "block", order: Names = "learn",
+         storage_dtype: torch.dtype | None = None,
+         skip: Patterns = DEFAULT_SKIP, exclude: Patterns = (),
+         idle: Idle = "cpu", name: str | None = None, device: Where = None,
+         session: _session.Session | None = None, exclude_kwargs: Names = (),
+         progress: bool | None = None, deadline: float = 60.0,
+         in_place: InPlaceOption = None, **terms: Unpack[PlanTerms]) -> M:
+    """Makes a module and attaches it to the weights in safetensors files.
+
+    hoistd reads the files, once for all workers; this process opens them, with
+    its own rights, and reads the headers alone.
+
+        model = hoist.load(lambda: AutoModel.from_config(config), folder,
+                           budget="8GiB")
+
+    factory: makes the module; its parameters are made on the meta device, its
+        buffers are real. Or a module whose parameters are on meta already.
+    path: a file, a folder, or a list of files.
+    dtype: the type of the files' floating weights, buffers included; None:
+        unchanged. transformers' and diffusers' exceptions apply. Their models
+        make other buffers in torch's default type, which is `dtype` meanwhile,
+        as in from_pretrained. Converted weights are made once for all workers.
+    rename: from the module's names to the files': {prefix: prefix}, or a
+        function, which may return a list: the parameter is these tensors, end
+        to end. Without it transformers' models are filled as the library fills
+        them: renamed, merged, fused or split tensors included. (Computed
+        tensors are made once for all workers.) Others' names are used as they
+        are.
+
+    A configuration of transformers' that names a quantiser (the module's, or the
+    folder's) has the quantiser make the factory's module its own, as
+    from_pretrained does. Packed weights and their scales are staged as they lie
+    in the files.
+
+    The other options, and the errors, are attach's. Also: NotFound (a parameter
+    in no file); InvalidArgument (its shape differs, it needs gradients and is
+    of integers, or the files have two values for tied parameters);
+    Unimplemented (transformers computes it with more than the files' tensors,
+    or its version does not tell; rename={} takes the names as they are; or a
+    quantiser is not known, or would unpack the weights).
+    Buffers in no file stay as the factory made them.
+    """
+    made = cast(M, factory if isinstance(factory, nn.Module)
+                else build_on_meta(factory, dtype))
+    module = unwrap(made)
+    refuse_managed(module)
+    wanted = Wanted.of(budget, {
+        "groups": groups, "order": order, "storage_dtype": storage_dtype,
+        "skip": skip, "exclude": exclude, "idle": idle, "name": name,
+        "device": device, "session": session, "exclude_kwargs": exclude_kwargs,
+        "progress": progress, "deadline": deadline, "in_place": in_place,
+        **terms})
+    check_wanted(wanted)
+    with one_path(path) as found:
+        files = find_files(found)
+        headers = read_headers(files)
+        packed = Packed()
+        if made is not factory and rename is None:
+            with default_dtype(dtype):
+                quantizer = quantise(module, path, files, dtype)
+            if quantizer is not None:
+                if storage_dtype is not None:
+                    raise InvalidArgument(
+                        "storage_dtype= of a module whose weights are "
+                        "quantised in the files already: scales are no "
+                        "weights to cast")
+                packed = pack(module, quantizer, files, headers)
+        excluded = matching_modules(module, wanted.exclude)
+        specs = lay_out(module, groups, excluded)
+        refuse_declared(module, _made_types(specs), files, path)
+        matched = match_weights(module, specs, headers, rename, packed)
+        _tell_unused(refuse_losses(module, matched.uses, headers))
+        check_ties(matched, files)
+        specs = [spec for spec in specs if spec.weights]
+        placed = choose(module, specs, in_place, wanted.session,
+                        why_not_as_it_is(module, matched, dtype))
+        pieces = pieces_of(placed)
+        match_pieces(placed, matched)
+        if not specs and not placed:
+            raise InvalidArgument("the module has no weights in these files")
+        rule, joined = file_groups([*specs, *pieces], matched, headers)
+        name = name or (f"{_base_name(path)}-"
+                        f"{identity(files, repr((rule, joined)))}")
+        registered = wanted.session.register(found, name, groups=rule,
+                                             joined=joined)
+        unchanged = identity(files, "")
+    original, conversion = convert(
+        module, wanted.session, specs, registered, name, dtype, matched,
+        wanted.deadline, wanted.progress)
+    if original is not registered:
+        wanted.session.done_with(registered)
+    source = Files(path, name, rule, joined, registered.fingerprint, unchanged,
+                   conversion, wanted.deadline)
+    if storage_dtype is not None:
+        choose_storage(module, specs, storage_dtype, wanted.skip)
+    total = sum(spec.nbytes for spec in [*specs, *pieces])
+    with progress_bar(progress, f"load {original.name}", total) as advance:
+        attachment = assemble(module, wanted, specs, excluded, original,
+                              name, advance, lambda _: source,
+                              placed=placed, placed_model=registered)
+    attachment.note_change()  # The factory's buffers go to the device.
+    attachment.commit()
+    return made
+
+
+def _made_types(specs: list[GroupSpec]) -> list[torch.dtype]:
+    return [stored.meta.dtype for spec in specs for stored in spec.stored]
+
+
+def _tell_unused(names: list[str]) -> None:
+    if names:
+        _log.warning("%d tensors of the files are no weights of the module: "
+                     "%s%s", len(names), ", ".join(names[:5]),
+                     ", ..." * (len(names) > 5))
+
+
+def _base_name(path: Paths) -> str:
+    one = path if isinstance(path, (str, os.PathLike)) else path[0]
+    base = os.path.basename(os.path.abspath(one))
+    return base.removesuffix(".safetensors")

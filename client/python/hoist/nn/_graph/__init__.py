@@ -1,0 +1,1 @@
+"""Parts for compiled code: operators, and checks of misplaced readers."""

@@ -1,0 +1,122 @@
+"""Modules compiled by torch.compile, and how to defer compilation."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any, Iterable
+
+import torch
+from torch import nn
+
+from ..._eager import MARKS, inlined
+
+try:
+    from torch._C._dynamo import eval_frame as _eval_frame
+    from torch._C._dynamo.eval_frame import (get_eval_frame_callback,
+                                             set_eval_frame)
+except ImportError:
+    _CAN_WAIT = False
+else:
+    _CAN_WAIT = MARKS and hasattr(torch.compiler, "set_stance")
+
+
+def can_wait() -> bool:
+    """This torch can run code eagerly for a while instead of compiling it."""
+    return _CAN_WAIT
+
+
+def is_there(modules: Iterable[nn.Module]) -> bool:
+    """Calls of one of them are compiled, as far as modules show it."""
+    eval_frame = sys.modules.get("torch._dynamo.eval_frame")
+    if eval_frame is None:
+        return False
+    for module in modules:
+        own = vars(module)
+        if own.get("_compiled_call_impl") is not None and compiled_call(
+                module) is not None:
+            return True
+        if isinstance(module, eval_frame.OptimizedModule) or hasattr(
+                own.get("forward"), "_torchdynamo_orig_callable"):
+            return True
+    return False
+
+
+def compiled_call(module: nn.Module) -> Any:
+    """The call that module.compile() has set, behind hoist's own call; None:
+    nothing."""
+    found: Any = vars(module).get("_compiled_call_impl")
+    while hasattr(found, "instead_of"):
+        found = found.instead_of
+    return found
+
+
+@inlined
+def calls_from_here() -> bool:
+    """Whether Python calls of this thread are about to be compiled; False
+    within code that is `eager`."""
+    return _CAN_WAIT and get_eval_frame_callback() not in (None, False)
+
+
+class _Pauses:
+    """For the whole process, like torch's setting; they can overlap."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count = 0
+        self._stance: Any = None
+
+    def begin(self) -> None:
+        with self._lock:
+            if not self._count:
+                self._stance = torch.compiler.set_stance("force_eager")
+            self._count += 1
+
+    def end(self) -> None:
+        with self._lock:
+            self._count -= 1
+            if not self._count:
+                stance, self._stance = self._stance, None
+                stance.__exit__(None, None, None)
+
+
+_pauses = _Pauses()
+
+
+class Pause:
+    """From `begin` to `end`, calls of compiled modules run eagerly.
+
+    That includes other threads' calls. If this thread's calls are being
+    compiled already, `hold_back` before a call makes that one eager.
+    """
+
+    def __init__(self) -> None:
+        self._callback: Any = None
+        self.is_on = False
+
+    def begin(self) -> None:
+        if not self.is_on:
+            _pauses.begin()
+            self.is_on = True
+
+    def end(self) -> None:
+        if self.is_on:
+            self.is_on = False
+            _pauses.end()
+
+    @inlined
+    def hold_back(self) -> None:
+        """This thread's next call is not compiled, until `let_go`."""
+        if not self.is_on or not calls_from_here():
+            return
+        self._callback = set_eval_frame(None)
+        # With fullgraph=True torch raises if a call compiled nothing.
+        count = getattr(_eval_frame, "set_fullgraph_compiled_frame_count", None)
+        if count is not None and count(-1) >= 0:
+            count(1)
+
+    @inlined
+    def let_go(self) -> None:
+        callback, self._callback = self._callback, None
+        if callback is not None:
+            set_eval_frame(callback)

@@ -1,0 +1,1 @@
+"""Plans and budgets; weights that are read in place."""

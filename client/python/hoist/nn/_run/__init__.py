@@ -1,0 +1,1 @@
+"""Passes: their calls, turns and backwards."""

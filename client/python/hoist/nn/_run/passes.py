@@ -1,0 +1,591 @@
+"""Passes of a root module: their turns, the order of groups, and their ends.
+
+A forward enters here and leaves here. Before a module of a group runs, the
+group is staged on the worker's stream and its weights are put into the module.
+In a pass of the root module the group ends at another group's turn (so a layer
+that is called twice in a row is staged once). Otherwise it ends when the module
+is done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import sys
+from typing import Any, Callable, Iterator, Protocol
+
+import torch
+from torch import nn
+
+from ..._errors import Aborted, FailedPrecondition, HoistError, Unavailable
+from .._plan.in_place import InPlaceWeights
+from .._plan.planning import Planning
+from .._show.device_part import DevicePart
+from .._show.group import Group
+from .._show.states import Resident
+from .._tensors.idle import Shelf
+from .autocast import is_on
+from .backward import Backwards
+from .move import device_of, to_device
+from .one_graph import OneGraph
+from .refusals import (are_graded, refuse_backward, refuse_freezing,
+                       refuse_tracing, refuse_training)
+from .saved import Pushed, claim_on
+from .turns import Turns, calls_on_stack, is_in_backward
+
+
+log = logging.getLogger("hoist.nn")
+
+
+class Surroundings(Protocol):
+    """The hooks around the modules, which call Passes."""
+
+    @property
+    def changed(self) -> bool:
+        """The tree has new modules or weights without care so far."""
+
+    def is_compiled(self) -> bool:
+        """Calls of the groups' modules are a part of compiled code, as far as
+        modules show it."""
+
+    def trains(self) -> bool:
+        """A parameter of the tree that is not hoist's needs gradients."""
+
+    def before_pass(self) -> None:
+        """A pass begins; takes care of additions to the tree."""
+
+    def bring(self, group: Group) -> None:
+        """From now on any call of the group's modules enters it."""
+
+    def forget_calls(self) -> None:
+        """Running calls will not end."""
+
+    def renew(self) -> None:
+        """The set of bound groups has changed."""
+
+
+@dataclasses.dataclass
+class Call:
+    """Observations of the calls of a module with groups, from passes."""
+
+    is_followed: bool = False  # By a call that needs the same group.
+    is_last: bool = False  # By one that does not, or by none.
+
+
+@dataclasses.dataclass
+class Pass:
+    """A root's call, from begin to end."""
+
+    handled: int  # At its begin; see _handled.
+    depth: int = 1  # Nested calls of the root module.
+    is_compiled: bool = False  # At least in part.
+    return_to: torch.device | None = None
+    # The staged group without a running module; and its last call.
+    open: tuple[Group, Call] | None = None
+    shown: list[Group] = dataclasses.field(default_factory=list)  # Until its end.
+    sequence: list[Group] = dataclasses.field(default_factory=list)  # Staged.
+
+
+class Passes:
+    """The passes of one attached module.
+
+    Threads: any; passes of several threads take turns, but the GPU work that
+    they queue does not.
+    """
+
+    def __init__(self, root: nn.Module, parts: list[DevicePart],
+                 groups: list[Group], planning: Planning, shelf: Shelf,
+                 idle: str, exclude_kwargs: frozenset[str],
+                 around: Surroundings, renew: Callable[[], None]) -> None:
+        """renew: makes groups stageable again after hoistd's end, or raises.
+        Called while nothing is staged."""
+        self._root = root
+        self.parts = parts
+        self._groups = groups
+        self._planning = planning
+        self._shelf = shelf
+        self._idle = idle
+        self._exclude_kwargs = exclude_kwargs
+        self._around = around
+        self._renew = renew
+        self.in_place: InPlaceWeights | None = None
+        self.count = 0  # Of passes that returned an output.
+        # Every group is bound: a pass has nothing to stage.
+        self.stands = False
+        self._seen_there = False  # Inputs that were on the device already.
+        self._to_bind: set[Group] = set()  # After their next stage.
+        self._made = 0  # The version of the plans with these residents.
+        self._turns = Turns(self._called)
+        self._pass: Pass | None = None  # The current one.
+        self._keeps_shown = False  # idle="slot", after a pass that permits it.
+        self._brought: set[Group] = set()  # By more modules than planned.
+        self._reads_known = False  # The last pass read no idle weight.
+        self.backwards = Backwards(self._turns, groups, self._begin_backward,
+                                   self._renew, self._end_backward)
+        self._pushed = Pushed()
+        for part in parts:
+            claim_on(part, self.backwards)
+        self.graph = OneGraph(parts, groups, lambda: self._turns.is_mine,
+                              self._end_open)
+
+    # The root's calls.
+
+    def begin(self, args: Any, kwargs: Any, compiled: bool = False) -> Any:
+        """Returns the replaced arguments; None: unchanged.
+
+        compiled: the call after this is compiled, by the root's caller.
+        """
+        self._take()
+        if not self.needs_root:
+            self._turns.give()  # The hook was removed during the wait.
+            return None
+        # Only this thread gets here.
+        if (self._pass is not None and self._turns.held > 1
+                and calls_on_stack(self._root) > 1):
+            self._pass.depth += 1
+            return None  # The module calls itself.
+        try:
+            if self._turns.held > 1 and not is_in_backward():
+                self._abandon(but=1)
+            if self._turns.is_first:
+                self._pushed.clear()
+            self._pass = Pass(_handled())
+            return self._begin(self._pass, args, kwargs, compiled)
+        except BaseException:
+            # No hooks follow a failure in a traced module.
+            self._pass = None
+            self.graph.end()
+            self._turns.give()
+            raise
+
+    def _begin(self, this: Pass, args: Any, kwargs: Any, compiled: bool
+               ) -> Any:
+        if not any(group.state.holds for group in self._groups):
+            self._renew()
+        self._around.before_pass()
+        if self.in_place is not None:
+            self.in_place.before_pass()
+        self._shelf.seen.clear()
+        part = self.parts[0]
+        if not self.stands:
+            refuse_tracing()
+            refuse_training(self._groups, args, kwargs)
+        this.is_compiled = compiled or self._around.is_compiled()
+        if this.is_compiled:
+            self._keeps_shown = False
+            if not self.stands:
+                refuse_freezing()
+            # A graph in one piece bypasses the hooks on weights.
+            if not (are_graded(args, kwargs) or (
+                    torch.is_grad_enabled() and self._around.trains())):
+                self._begin_graph(this)
+        if part.torch_device.type == "cpu":
+            return None
+        came_from = device_of((args, kwargs))
+        if came_from is not None and came_from != part.torch_device:
+            this.return_to = came_from
+        self._seen_there = this.return_to is None
+        return self.move_inputs(args, kwargs, part.torch_device)
+
+    def _begin_graph(self, this: Pass) -> None:
+        """For compiled modules: one graph, once the order is known."""
+        if self.stands or not self.graph.is_possible:
+            return
+        known = self._reads_known and not self._planning.learns
+        if (known and self._made == self._planning.made
+                and self._bind([*self._to_bind])):
+            self._note_bound()  # Now, or the code would be compiled again.
+        this.shown += self.graph.begin(self._planning.made, known)
+
+    def end(self, output: Any) -> Any:
+        """Returns the replaced output; None: unchanged."""
+        this = self._pass
+        if this is None or not self._turns.is_mine:
+            return None  # Another hook failed before a pass began.
+        if this.depth > 1:
+            this.depth -= 1
+            self._turns.give()
+            return None
+        try:
+            try:
+                self._end_open()
+            finally:
+                for group in this.shown:
+                    group.rest()
+            if self.graph.active and torch.is_grad_enabled():
+                refuse_backward(self._groups, output)
+            self.graph.end()
+            if output is None and _handled() != this.handled:
+                return None  # The forward failed: nothing to learn.
+            self.count += 1
+            self._planning.end_pass(this.sequence, torch.is_grad_enabled())
+            self._reads_known = not self._shelf.seen
+            if self._shelf.seen:
+                self._hook_idle_reads()
+            else:
+                # As far as a pass can show, hooks cover all readers of weights.
+                # Compiled code sees types alone, not the hooks.
+                self._keeps_shown = (self._idle == "slot"
+                                     and not this.is_compiled)
+            self._bind_arrived(this.sequence)
+            return (None if this.return_to is None else
+                    to_device(output, this.return_to))
+        finally:
+            self._pass = None
+            if self.in_place is not None:
+                self.in_place.after_pass()
+            self._turns.give()
+
+    # Residents.
+
+    def leave_out(self, gone: set[Group]) -> None:
+        """These groups' modules have ended. Nothing may be running; new plans
+        for the parts follow."""
+        self._abandon_stale()
+        self._end_open()
+        self._to_bind -= gone
+        self._brought -= gone
+        self.graph.note_hooks()
+        for group in gone:
+            group.leave_out()
+
+    def once_free(self, work: Callable[[], None]) -> None:
+        """See Turns."""
+        self._turns.once_free(work)
+
+    @property
+    def needs_root(self) -> bool:
+        """Whether a pass has to begin and to end here; on a GPU, until inputs
+        came that were on the device already."""
+        return (not self.stands or self._around.changed
+                or self.in_place is not None or len(self.parts) > 1 or not (
+                    self._seen_there
+                    or self.parts[0].torch_device.type == "cpu"))
+
+    def bind(self) -> None:
+        """The plans are new: binds residents, at once if all groups can be,
+        else after their next stage. Nothing may be running."""
+        self._made = self._planning.made
+        residents = [group for group in self._groups if group.is_resident]
+        self._to_bind = {group for group in residents if not group.bound}
+        self._bind(residents if len(residents) == len(self._groups) else
+                   [group for group in residents if group.pinned])
+        self._note_bound()
+
+    def unbind(self) -> None:
+        """Plans are about to change; pinned groups are in none."""
+        for group in self._groups:
+            if not group.pinned:
+                group.unbind()
+        self._to_bind.clear()
+        self._note_bound()
+
+    def _bind_arrived(self, sequence: list[Group]) -> None:
+        """Called at a pass's end."""
+        if self._turns.held > 1 or any(part.is_capturing()
+                                       for part in self.parts):
+            return
+        if self.stands:
+            if not self.needs_root:
+                self._around.renew()
+        elif self._planning.learns:
+            return  # A new plan follows.
+        elif self._made != self._planning.made:
+            self.bind()
+        elif self._to_bind:
+            came = [*sequence, *(group for group in self._to_bind
+                                       if group.pinned)]
+            if self._bind([one for one in came if one in self._to_bind]):
+                self._note_bound()
+
+    def _bind(self, groups: list[Group]) -> bool:
+        """Whether any of them is bound."""
+        bound = [group for group in groups if group.bind()]
+        self._to_bind.difference_update(bound)
+        return bool(bound)
+
+    def _note_bound(self) -> None:
+        self.stands = all(group.bound for group in self._groups)
+        self._around.renew()
+
+    def _hook_idle_reads(self) -> None:
+        """A weight that a pass read idle belongs to a module with calls from
+        outside its group. (diffusers' DiT calls a part of its first block at
+        the end.) From now on that call stages the group; the next pass shows
+        its place in the order."""
+        for group in self._groups:
+            if (group.binding.idle in self._shelf.seen
+                    and group not in self._brought):
+                self._brought.add(group)
+                self._around.bring(group)
+                self._planning.expect_new()
+                self.graph.note_hooks()
+
+    def _called(self) -> set[nn.Module]:
+        """The modules whose calls come through here."""
+        return {self._root, *(trigger for group in self._groups
+                              for trigger in group.spec.triggers)}
+
+    def _take(self) -> None:
+        """Takes a turn, and ends stages that another thread abandoned."""
+        self._turns.take()
+        if self._turns.taken_over:
+            try:
+                self._abandon_stale()
+            except BaseException:
+                self._turns.give()
+                raise
+
+    # Backwards.
+
+    def _begin_backward(self) -> None:
+        """Ends stages without a running module."""
+        if self._turns.is_this_threads:
+            self._end_inactive()
+        else:
+            self._abandon_stale()
+        self._end_open()
+
+    def _end_backward(self, sequence: list[Group]) -> None:
+        if self._turns.held:
+            return  # Within a pass, and no part of its order.
+        try:
+            self._planning.end_backward(sequence)
+            if self._made != self._planning.made:
+                self.bind()
+        except HoistError as error:  # The next pass raises it, if it matters.
+            log.debug("a backward's order is not planned: %s", error.message)
+
+    def _abandon_stale(self) -> None:
+        if self._turns.taken_over:
+            self._turns.taken_over = False
+            self._abandon(but=self._turns.held)
+
+    def _end_inactive(self) -> None:
+        """Ends stages that another thread abandoned, or this one."""
+        self._abandon_stale()
+        if self._turns.held and not calls_on_stack(*self._called()):
+            self._abandon()
+
+    def _abandon(self, but: int = 0) -> None:
+        """Ends passes that were cut short (KeyboardInterrupt) without hooks.
+        but: the number of turns to keep."""
+        with contextlib.ExitStack() as stack:
+            for _ in range(self._turns.held - but):
+                stack.callback(self._turns.give)
+            stack.callback(self.graph.end)
+            if self.in_place is not None:
+                stack.callback(self.in_place.after_pass)
+            this, self._pass = self._pass, None
+            for group in this.shown if this is not None else ():
+                stack.callback(group.rest)  # Also if others have its memory.
+            self._around.forget_calls()
+            for group in self._groups:
+                if group.state.running:
+                    group.state.running = 0
+                if not group.bound:
+                    stack.callback(group.rest if group.pinned else
+                                   group.end)
+
+    @contextlib.contextmanager
+    def between(self, what: str) -> Iterator[None]:
+        """During the block nothing runs, and no plan has staged groups; hoistd
+        may have ended.
+
+        FailedPrecondition: the module is running, so `what` is impossible.
+        Passes that were cut short do not count.
+        """
+        if is_in_backward() and self.backwards.are_running:
+            raise FailedPrecondition(
+                f"a backward through the module is running; {what} after it")
+        with self._turns.between():
+            self._end_inactive()
+            if self._turns.held:
+                raise FailedPrecondition(
+                    f"the module is running; {what} between passes")
+            self._end_open()
+            yield
+
+    # Inputs between devices.
+
+    @property
+    def moves_inputs(self) -> bool:
+        """For a group's modules: with several devices; or at a call without a
+        pass (generate() calls an encoder)."""
+        return len(self.parts) > 1 or (
+            self._pass is None and self.parts[0].torch_device.type != "cpu")
+
+    def move_inputs(self, args: Any, kwargs: Any,
+                    device: torch.device) -> tuple[Any, Any]:
+        kept = {name: kwargs[name] for name in kwargs
+                if name in self._exclude_kwargs}
+        moved = to_device((args, {name: value for name, value in kwargs.items()
+                                  if name not in kept}), device)
+        return moved[0], {**moved[1], **kept}
+
+    # Groups.
+
+    def enter(self, group: Group, call: Call) -> None:
+        """A module that needs the group is about to run."""
+        self._take()
+        state = group.state
+        if type(state) is Resident:
+            self._turns.give()
+            return
+        this = self._pass
+        try:
+            if state.running:
+                pass
+            elif group.pinned:
+                group.stage()
+            elif this and this.open and this.open[0] is group:
+                self._note_call(*this.open, True)
+            else:
+                if this is None:
+                    refuse_tracing()
+                self._end_open()
+                if is_in_backward():
+                    self.backwards.enter(group)
+                group.stage(group.binding.casts_bytes > 0
+                            and group.needs_own_scratch())
+                if this is not None:
+                    this.sequence.append(group)
+                    if self._keeps_shown:
+                        this.shown.append(group)
+        except BaseException as error:
+            try:
+                self._enter_anew(group, error)
+            except BaseException:
+                self._turns.give()
+                raise
+            if group.bound:
+                self._turns.give()
+                return
+        if this is None and self._turns.is_first:
+            self._pushed.clear()
+        if torch.is_grad_enabled():
+            device = group.part.torch_device
+            self._pushed.begin(group, device, this.is_compiled
+                               if this is not None else is_on(device)
+                               and self._around.is_compiled())
+        group.state.running += 1
+
+    def _enter_anew(self, group: Group, error: BaseException) -> None:
+        """After hoistd's end, a call outside passes recovers as a pass does;
+        any other error is raised."""
+        if (not isinstance(error, (Aborted, Unavailable))
+                or self._pass is not None or self._turns.held > 1 or any(
+                    one.state.running and not one.pinned
+                    for one in self._groups)):
+            raise error
+        self._renew()
+        if not group.bound:  # The new hoistd may have more room.
+            group.stage()
+
+    def forget(self) -> None:
+        """All stages are void. Nothing may be running."""
+        for group in self._groups:
+            group.forget()
+        self._to_bind.clear()
+        self._note_bound()
+
+    def leave(self, group: Group, call: Call) -> None:
+        """A module that needed the group has run."""
+        self._pushed.end(group)
+        state = group.state
+        if not state.running or not self._turns.is_mine:
+            return  # It was never entered, or the pass was abandoned.
+        state.running -= 1
+        this = self._pass
+        try:
+            if group.pinned:
+                self._hide(group)
+            elif state.running:
+                pass
+            elif this is not None:
+                if self.graph.open or this.open and this.open[0] is not group:
+                    self._end_open()
+                this.open = group, call
+            else:
+                if is_in_backward():
+                    self.backwards.keep(group)
+                group.end()
+        finally:
+            self._turns.give()
+
+    def _hide(self, group: Group) -> None:
+        """Hides a pinned group's weights once none of its modules runs."""
+        if group.state.running:
+            return
+        if self._keeps_shown and self._pass is not None:
+            self._pass.shown.append(group)
+        else:
+            group.rest()
+
+    def _end_open(self) -> None:
+        if self.graph.open is not None:
+            self.graph.end_open()
+        this = self._pass
+        if this is None or this.open is None:
+            return
+        (group, call), this.open = this.open, None
+        if not group.state.running:
+            if not call.is_last:
+                self._note_call(group, call, False)
+            group.end(stays_shown=not self.graph.active
+                      and group in this.shown)
+
+    @staticmethod
+    def _note_call(group: Group, call: Call, followed: bool) -> None:
+        """For compiled code, which has one stage for all of them."""
+        call.is_followed |= followed
+        call.is_last |= not followed
+        if call.is_followed and call.is_last:
+            group.operable = False
+
+    @contextlib.contextmanager
+    def outside_plan(self, groups: list[Group]) -> Iterator[None]:
+        """Stages them by leases of their own, except groups that are staged
+        already."""
+        with self._turns.between():
+            self._end_inactive()
+            self._end_open()
+            if not self._turns.held:
+                self._renew()
+            with contextlib.ExitStack() as stack:
+                for group in groups:
+                    if group.state.running or group.bound:
+                        continue
+                    group.stage(outside_plan=True)
+                    group.state.running += 1
+                    stack.callback(self._end_beside_the_plan, group)
+                self._pushed.begin(self, self.parts[0].torch_device)
+                stack.callback(self._pushed.end, self)
+                yield
+
+    def _end_beside_the_plan(self, group: Group) -> None:
+        if group.state.running:
+            group.state.running -= 1  # Otherwise it was abandoned.
+        if group.pinned:
+            self._hide(group)
+        else:
+            group.end()
+
+    def end_all(self) -> None:
+        """Unstages and unbinds everything, after all work of the GPU; modules
+        show no weights. Nothing may be running."""
+        with self._turns.between(), contextlib.ExitStack() as stack:
+            self._abandon_stale()
+            for group in self._groups:
+                stack.callback(group.leave_out)
+            for part in self.parts:
+                if part.torch_device.type == "cuda":
+                    torch.cuda.synchronize(part.torch_device)
+            self._end_open()
+
+
+def _handled() -> int:
+    """Identifies the exception being handled. torch calls hooks after a failed
+    forward within its handler, in the same way as after an output of None."""
+    return id(sys.exc_info()[1])

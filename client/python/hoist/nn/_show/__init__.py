@@ -1,0 +1,1 @@
+"""The present form of weights: one group, and its tensors in modules."""

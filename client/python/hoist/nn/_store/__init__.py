@@ -1,0 +1,1 @@
+"""Groups on their way to hoistd and back; the session."""

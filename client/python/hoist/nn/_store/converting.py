@@ -1,0 +1,112 @@
+"""Weights that differ from the files': made once for all workers."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Callable, Mapping
+
+import torch
+from torch import nn
+
+from ... import _session
+from ..._host_image import HostImage
+from ..._model import Model
+from ..._progress import progress_bar
+from ...checkpoint import Computed
+from .._tree.layout import GroupSpec
+from .hand_over import cast_name, derived_name, known_model, publish_cast
+from .matching import Matched, conversions, input_name, retype
+
+
+@dataclasses.dataclass(frozen=True)
+class Conversion:
+    """The changes to the files' model, and a name that identifies them all."""
+
+    name: str
+    storage: Mapping[str, Mapping[str, torch.dtype]]  # By group, and tensor.
+    computed: Mapping[str, tuple[Computed, str]]
+
+    def model(self, session: _session.Session, specs: list[GroupSpec],
+              original: Model, deadline: float,
+              progress: bool | None = False) -> Model:
+        """Makes it a group at a time, in this process, unless hoistd has it
+        already."""
+        specs = [dataclasses.replace(spec, storage=dict(
+            self.storage[spec.name])) for spec in specs]
+        made = known_model(session, self.name, specs, cast=True)
+        if made is not None:
+            return made
+        total = sum(spec.nbytes for spec in specs)
+        with progress_bar(progress, f"convert {self.name}", total) as advance:
+            for spec in specs:
+                made = publish_cast(
+                    session, self.name, spec, original[spec.name], deadline,
+                    _computer(spec, self.computed))
+                advance(spec.nbytes)
+        assert made is not None
+        return made
+
+
+def convert(root: nn.Module, session: _session.Session,
+            specs: list[GroupSpec], original: Model, name: str,
+            dtype: torch.dtype | None, matched: Matched, deadline: float,
+            progress: bool | None) -> tuple[Model, Conversion | None]:
+    """The model of the files, or a published one: with weights computed from
+    the files' tensors, and floating weights as `dtype`, except those that the
+    model's library keeps in another type."""
+    computed = matched.computed
+    converts = conversions(root, dtype, matched)
+    for spec in specs:
+        spec.storage = {}
+        for weight in spec.weights:
+            to = converts(weight)
+            if to is not None:
+                spec.storage[weight.parts[0].stored.name] = to
+    if not computed and not any(spec.storage for spec in specs):
+        return original, None
+    # By its own name: `original` may be another user's, with their name.
+    source = original.fingerprint.hex()
+    if computed:
+        recipes = _recipes(computed)
+        name = derived_name(name, "computed", source, recipes)
+        source += repr(recipes)
+    if dtype is not None and any(spec.storage for spec in specs):
+        name = cast_name(name, source, specs, dtype)
+    conversion = Conversion(
+        name, {spec.name: spec.storage for spec in specs}, computed)
+    converted = conversion.model(session, specs, original, deadline, progress)
+    for spec in specs:
+        for weight in spec.weights:
+            to_type = spec.storage.get(weight.parts[0].stored.name)
+            if to_type is not None:
+                retype(weight, to_type)
+        spec.storage = {}
+    return converted, conversion
+
+
+def _recipes(computed: Mapping[str, tuple[Computed, str]]
+             ) -> list[tuple[str, object]]:
+    """Another version or configuration may compute other values."""
+    return sorted((name, one.recipe) for name, (one, _) in computed.items())
+
+
+def _computer(spec: GroupSpec, computed: Mapping[str, tuple[Computed, str]]
+              ) -> Callable[[HostImage], dict[str, torch.Tensor]]:
+    """Computes a group from the image of its inputs."""
+    def compute(image: HostImage) -> dict[str, torch.Tensor]:
+        made: dict[str, torch.Tensor] = {}
+        done: dict[int, dict[str, torch.Tensor]] = {}
+        for stored in spec.stored:
+            if stored.name not in computed:
+                continue
+            one, key = computed[stored.name]
+            if id(one) not in done:
+                with torch.no_grad():
+                    # A copy, as an image cannot be written to.
+                    done[id(one)] = one.run({
+                        tensor: image[input_name(spec, tensor)].torch().clone()
+                        for tensor in one.inputs})
+            made[stored.name] = done[id(one)][key].contiguous()
+        return made
+
+    return compute

@@ -1,0 +1,225 @@
+"""Hands a module's weights to hoistd, group by group."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import ctypes as c
+import hashlib
+import os
+from typing import Any, Callable, Iterable, Sequence
+
+import torch
+
+from ... import _dtypes, _session
+from ..._errors import (AlreadyExists, DataLoss, FailedPrecondition, HoistError,
+                        NotFound)
+from ..._host_image import HostImage
+from ..._model import Group, Model
+from .._tree.inventory import Stored, as_stored
+from .._tree.layout import GroupSpec
+
+_PIECE = 16 << 20  # The bytes that one thread hashes at once.
+
+
+def content_of(specs: Iterable[GroupSpec]) -> bytes:
+    """The content that hoistd would find if the groups were handed over: a
+    SHA-256 of their names, tensors and bytes, from which it makes its own
+    (daemon/model/published_group.h defines it)."""
+    with concurrent.futures.ThreadPoolExecutor(
+            min(16, os.cpu_count() or 1)) as pool:
+        groups = sorted(_group_content(spec, pool) for spec in specs)
+    return hashlib.sha256(_text("hoist model 2") + _number(len(groups))
+                          + b"".join(groups)).digest()
+
+
+def _group_content(spec: GroupSpec,
+                   pool: concurrent.futures.ThreadPoolExecutor) -> bytes:
+    digest = hashlib.sha256(_text("hoist group 2") + _text(spec.name)
+                            + _number(len(spec.stored)))
+    for stored in spec.stored:
+        meta = stored.meta
+        pieces = b"".join(pool.map(_sha256, _pieces(stored)))
+        digest.update(
+            _text(stored.name) + _text(_dtypes.from_torch(meta.dtype))
+            + _number(len(meta.shape))
+            + b"".join(map(_number, (*meta.shape, *meta.stride())))
+            + _number(stored.nbytes) + hashlib.sha256(pieces).digest())
+    return digest.digest()
+
+
+def _number(number: int) -> bytes:
+    return number.to_bytes(8, "little")
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    return _number(len(data)) + data
+
+
+def _pieces(stored: Stored) -> Iterable[Any]:
+    flat = _bytes_of(stored)
+    for at in range(0, flat.numel(), _PIECE):
+        yield flat[at:at + _PIECE]
+
+
+def _sha256(piece: torch.Tensor) -> bytes:
+    # Without numpy(): torch may be there without NumPy.
+    data = (c.c_uint8 * piece.numel()).from_address(piece.data_ptr())
+    return hashlib.sha256(data).digest()
+
+
+def _bytes_of(stored: Stored) -> torch.Tensor:
+    """All bytes that its elements span, on the CPU."""
+    tensor = stored.tensor
+    assert tensor is not None
+    if tensor.is_meta:
+        raise FailedPrecondition(
+            f'"{stored.name}" is on the meta device and has no bytes; use '
+            "hoist.load for weights in files, or name= for a model that hoistd "
+            "has already")
+    start = tensor.storage_offset() * tensor.element_size()
+    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(
+        tensor.untyped_storage(), start, (stored.nbytes,), (1,)).cpu()
+
+
+def _on_cpu(stored: Stored) -> torch.Tensor:
+    """The tensor on the CPU, with its strides."""
+    tensor = stored.tensor
+    assert tensor is not None
+    if tensor.device.type == "cpu":
+        return tensor
+    return as_stored(_bytes_of(stored), stored)
+
+
+def known_model(session: _session.Session, name: str,
+                specs: Sequence[GroupSpec], cast: bool) -> Model | None:
+    """The model of that name, this user's or root's, if hoistd has all of
+    these groups of it.
+
+    FailedPrecondition: its groups of these names have other tensors.
+    """
+    try:
+        model = session.model(name)
+    except (NotFound, DataLoss):  # Lost groups are published again.
+        return None
+    known = False
+    try:
+        for spec in specs:
+            if spec.name in model:
+                check_group(model[spec.name], spec, cast)
+        known = all(spec.name in model for spec in specs)
+    finally:
+        if not known:
+            with contextlib.suppress(HoistError):
+                session.done_with(model)
+    return model if known else None
+
+
+def same_model(session: _session.Session, content: bytes) -> Model | None:
+    """A model with these weights by hoistd's own hash, of any user."""
+    try:
+        return session.find_content(content)
+    except NotFound:
+        return None
+
+
+def check_group(group: Group, spec: GroupSpec, cast: bool) -> None:
+    """FailedPrecondition: hoistd's group does not consist of these tensors."""
+    infos = {info.name: info for info in group.tensors}
+    for stored in spec.stored:
+        info = infos.get(stored.name)
+        meta = stored.meta
+        dtype = _dtypes.from_torch(
+            spec.storage.get(stored.name, meta.dtype) if cast else meta.dtype)
+        if (info is None or info.shape != tuple(meta.shape)
+                or info.dtype != dtype
+                or (meta.numel() > 1 and info.strides != meta.stride())):
+            there = "nothing" if info is None else f"{info.dtype} {info.shape}"
+            raise FailedPrecondition(
+                f'hoistd has a model "{group.model.name}" whose group '
+                f'"{group.name}" differs from this module in "{stored.name}": '
+                f"{there} there, {dtype} {tuple(meta.shape)} here; give "
+                "another name=")
+
+
+def publish(session: _session.Session, name: str, spec: GroupSpec,
+            deadline: float) -> Model:
+    """Hands one group over as it is."""
+    return _publish(session, name, spec.name,
+                    {stored.name: _on_cpu(stored) for stored in spec.stored},
+                    deadline)
+
+
+def publish_cast(session: _session.Session, name: str, spec: GroupSpec,
+                 original: Group, deadline: float,
+                 compute: Callable[[HostImage], dict[str, torch.Tensor]] =
+                 lambda image: {}) -> Model:
+    """Hands one group over in its stored types: from the module's own tensors,
+    or from hoistd's once those are gone. Some may be computed from the latter
+    instead."""
+    if spec.in_hand:
+        return _publish(session, name, spec.name, {
+            stored.name: _cast(_on_cpu(stored), stored, spec)
+            for stored in spec.stored}, deadline)
+    with session.host_image(original) as image:
+        image.load(deadline)
+        made = compute(image)
+        return _publish(session, name, spec.name, {
+            stored.name: _cast(
+                made[stored.name] if stored.name in made
+                else image[stored.name].torch(), stored, spec)
+            for stored in spec.stored}, deadline)
+
+
+def staged_model(session: _session.Session, original: Model,
+                 cast_to: str | None, specs: list[GroupSpec],
+                 deadline: float) -> Model:
+    """The model to stage for `original`'s weights: that one, or its casts by
+    this name, which are made if hoistd does not have them."""
+    if cast_to is None:
+        return original
+    known = known_model(session, cast_to, specs, cast=True)
+    if known is not None:
+        return known
+    for spec in specs:
+        publish_cast(session, cast_to, spec, original[spec.name], deadline)
+    return session.model(cast_to)
+
+
+def _cast(tensor: torch.Tensor, stored: Stored,
+          spec: GroupSpec) -> torch.Tensor:
+    """The tensor in its stored type, with the same strides."""
+    to = spec.storage.get(stored.name)
+    if to is None:
+        return tensor
+    with torch.no_grad():
+        return torch.empty_strided(tensor.shape, tensor.stride(),
+                                   dtype=to, device="cpu").copy_(tensor)
+
+
+def _publish(session: _session.Session, model: str, group: str,
+             tensors: dict[str, torch.Tensor], deadline: float) -> Model:
+    try:
+        return session.publish(model, group, tensors, deadline=deadline)
+    except AlreadyExists as error:
+        raise AlreadyExists(
+            f"{error}; give these weights another name=, or none, to have "
+            "them named by their content") from None
+
+
+def cast_name(name: str, source: str, specs: Iterable[GroupSpec],
+              storage: torch.dtype) -> str:
+    """The name of the model with `source`'s weights as `storage`; it tells the
+    cast ones. `source`: their content, in hexadecimal digits."""
+    return derived_name(name, str(storage).removeprefix("torch."), source,
+                        [(spec.name, sorted((one, str(to)) for one, to in
+                                            spec.storage.items()))
+                         for spec in specs])
+
+
+def derived_name(name: str, what: str, *depends_on: object) -> str:
+    """The name of weights that are made from others. It contains all inputs, as
+    this user's workers find the weights by name."""
+    digest = hashlib.sha256(repr(depends_on).encode())
+    return f"{name}@{what}-{digest.hexdigest()[:32]}"

@@ -1,0 +1,1 @@
+"""The tensors of a weight: idle, resident, lent, rebuilt."""

@@ -1,0 +1,1 @@
+"""A tree of weights in groups."""

@@ -1,0 +1,189 @@
+// The C API's handles, and the end of its calls.
+#ifndef HOIST_CLIENT_SRC_C_API_HANDLES_H_
+#define HOIST_CLIENT_SRC_C_API_HANDLES_H_
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <exception>
+#include <initializer_list>
+#include <memory>
+#include <new>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "client/src/base/fork_guard.h"
+#include "client/src/session/session.h"
+#include "hoist/hoist_c.h"
+#include "hoist/shared/status.h"
+
+struct hoist_error {
+  int code;
+  std::string message;
+};
+
+struct hoist_session {
+  std::shared_ptr<hoist::Session> session;
+  // Shared by the handles only, not by leases and plans: the last one closes
+  // the session.
+  std::shared_ptr<void> open;
+};
+
+struct hoist_model {
+  hoist::ModelPtr table;
+  // The hoistd that named it: to another its numbers mean other weights.
+  std::array<uint8_t, 16> instance_id = {};
+  const hoist::ModelUses* uses = nullptr;  // Owner of `held`; to compare.
+  mutable hoist::Mutex mu = {};
+  // nullptr: this handle is done with the model.
+  mutable hoist::ModelPtr held HOIST_GUARDED_BY(mu) = {};
+};
+
+struct hoist_lease {
+  explicit hoist_lease(std::shared_ptr<hoist::Session> session,
+                       hoist::HeldModel model, hoist::LeaseGrant grant)
+      : lease(std::move(session), std::move(model), std::move(grant)) {}
+  hoist::Lease lease;
+};
+
+namespace hoist {
+
+// Ends a call: the status' code, and the error if the caller wants it.
+int Finish(const Status& status, hoist_error** error) noexcept;
+int FinishOutOfMemory(hoist_error** error) noexcept;
+
+// Runs `body`, which returns a Status; no exception escapes.
+template <typename Body>
+int Guarded(hoist_error** error, const Body& body) noexcept {
+  try {
+    return Finish(body(), error);
+  } catch (const std::bad_alloc&) {
+    return FinishOutOfMemory(error);
+  } catch (const std::exception& thrown) {
+    // The standard library's: no thread available, a vector too long.
+    return Finish(Status(Code::kResourceExhausted, thrown.what()), error);
+  }
+}
+
+// At most a day: the sum of two never overflows.
+inline uint64_t AtMostADay(uint64_t milliseconds) {
+  constexpr uint64_t kDay = 24ull * 60 * 60 * 1000;
+  return std::min(milliseconds, kDay);
+}
+inline std::chrono::milliseconds Milliseconds(uint64_t count) {
+  return std::chrono::milliseconds(AtMostADay(count));
+}
+
+inline cuda::Stream StreamOf(hoist_stream stream) {
+  return reinterpret_cast<cuda::Stream>(stream);
+}
+
+inline Status Missing(std::string_view what) {
+  return Status(Code::kInvalidArgument,
+                std::string(what) + " must not be NULL");
+}
+
+// Arguments that must not be NULL.
+struct Needed {
+  const void* argument;
+  std::string_view what;
+};
+inline Status Check(std::initializer_list<Needed> all) {
+  for (const Needed& needed : all) {
+    if (needed.argument == nullptr) return Missing(needed.what);
+  }
+  return Status();
+}
+
+template <typename Body>
+int Guarded(hoist_error** error, std::initializer_list<Needed> needed,
+            const Body& body) noexcept {
+  return Guarded(error, [&]() -> Status {
+    Status there = Check(needed);
+    return there.ok() ? body() : there;
+  });
+}
+
+// `body` gets the handle's object. FailedPrecondition: in the child of a fork
+// it is the parent's.
+template <typename Handle, typename Body>
+int With(Handle* handle, std::string_view what, hoist_error** error,
+         std::initializer_list<Needed> needed, const Body& body) noexcept {
+  return Guarded(error, [&]() -> Status {
+    if (handle == nullptr) return Missing(what);
+    if (handle->own->forked()) return ForkedStatus();
+    Status there = Check(needed);
+    return there.ok() ? body(*handle->own) : there;
+  });
+}
+
+// Returns a new object in a handle, behind its members `others`.
+template <typename Handle, typename Made, typename... Others>
+Status Hand(Handle** handle, Result<std::unique_ptr<Made>> made,
+            const Others&... others) {
+  if (!made.ok()) return made.status();
+  *handle = new Handle{others..., std::move(made).value()};
+  return Status();
+}
+
+// In the child of a fork the handle's object is the parent's, and is not
+// touched; see hoist_session_free.
+template <typename Handle>
+void Free(Handle* handle) noexcept {
+  if (handle == nullptr || handle->own->forked()) return;
+  (void)Guarded(nullptr, [handle] {
+    delete handle;
+    return Status();
+  });
+}
+
+// Copies as much of a sized struct as the caller's version has; of NULL
+// nothing. InvalidArgument: it has no size.
+template <typename Sized>
+Status ReadSized(const Sized* from, std::string_view name, Sized* to) {
+  if (from == nullptr) return Status();
+  if (from->struct_size < sizeof(size_t)) {
+    return Status(Code::kInvalidArgument,
+                  "set struct_size to sizeof(" + std::string(name) + ")");
+  }
+  std::memcpy(to, from, std::min(from->struct_size, sizeof(Sized)));
+  return Status();
+}
+
+template <typename Sized>
+Status WriteSized(Sized value, Sized* to) {
+  const size_t size = to->struct_size;
+  if (size < sizeof(size_t)) {
+    return Status(Code::kInvalidArgument,
+                  "set struct_size to the size of the struct");
+  }
+  value.struct_size = size;
+  std::memcpy(to, &value, std::min(size, sizeof(Sized)));
+  return Status();
+}
+
+// NotFound: hoistd has no such device.
+Status CheckDevice(const Session& session, uint32_t device);
+// InvalidArgument: a weight or priority out of range.
+Status CheckShare(uint32_t weight, int32_t priority);
+// Of a plan or a permit.
+template <typename Options>
+Status CheckOptions(const Session& session, const Options& options) {
+  Status device = CheckDevice(session, options.device);
+  return device.ok() ? CheckShare(options.weight, options.priority) : device;
+}
+
+// Whether the session lives, with the model's hoistd. FailedPrecondition: with
+// another one.
+Status CheckBoth(const hoist_session* session, const hoist_model* model);
+
+// `image`: the address of the tensor's image; nullptr: none.
+Status DescribeTensor(const TensorEntry& tensor, const void* image,
+                      hoist_tensor_info* info);
+
+}  // namespace hoist
+
+#endif  // HOIST_CLIENT_SRC_C_API_HANDLES_H_

@@ -1,0 +1,48 @@
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <string>
+#include <utility>
+
+#include "client/src/device/piece_range.h"
+#include "hoist/shared/mapping.h"
+
+namespace hoist {
+namespace {
+
+class EmulatedRange final : public PieceRange {
+ public:
+  explicit EmulatedRange(Mapping range) : range_(std::move(range)) {}
+
+  const void* address() const override { return range_.data(); }
+
+  // A second mapping of the slab's pages (mremap(2): an old size of 0). It
+  // takes the place of what was there in one call.
+  Status Place(uint64_t offset, const SlabHandle& slab) override {
+    void* const at = range_.data() + offset;
+    void* const mapped = mremap(const_cast<std::byte*>(slab.memory), 0,
+                                slab.bytes, MREMAP_MAYMOVE | MREMAP_FIXED, at);
+    if (mapped == at) return Status();
+    return ErrnoStatus(errno, "map a piece of " + std::to_string(slab.bytes) +
+                                  " bytes (see vm.max_map_count)");
+  }
+  Status Lay(uint64_t offset, const SlabHandle& slab) override {
+    return Place(offset, slab);
+  }
+  Status Open() override { return Status(); }
+  Status Clear() override { return range_.Unplace(0, range_.size()); }
+
+ private:
+  Mapping range_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<PieceRange>> CreateEmulatedRange(uint64_t bytes) {
+  Result<Mapping> range = Mapping::Reserve(bytes);
+  if (!range.ok()) return range.status();
+  return std::unique_ptr<PieceRange>(
+      std::make_unique<EmulatedRange>(std::move(range).value()));
+}
+
+}  // namespace hoist

@@ -1,0 +1,141 @@
+#include "client/src/image/host_image.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "hoist/shared/packet_socket.h"
+
+namespace hoist {
+namespace {
+
+constexpr uint64_t kHugePage = uint64_t{2} << 20;
+// What a signal interrupts starts again, so that it must not be too much.
+constexpr uint64_t kAllocateAtOnce = uint64_t{64} << 20;
+
+Status Allocate(int fd, uint64_t bytes, const std::string& group) {
+  for (uint64_t done = 0; done < bytes;) {
+    const uint64_t piece = std::min(kAllocateAtOnce, bytes - done);
+    if (fallocate(fd, 0, static_cast<off_t>(done), static_cast<off_t>(piece)) ==
+        0) {
+      done += piece;
+    } else if (errno == ENOSPC || errno == ENOMEM) {
+      return Status(Code::kResourceExhausted,
+                    "this process has no memory for the " +
+                        std::to_string(bytes) + " bytes of group \"" + group +
+                        "\"; drop other host images, or raise its limit");
+    } else if (errno != EINTR) {
+      return ErrnoStatus(errno, "allocate the host image");
+    }
+  }
+  return Status();
+}
+
+// Of exactly `bytes` bytes, as hoistd wants it: it does the last sealing.
+Result<UniqueFd> NewImage(uint64_t bytes, const std::string& group) {
+  Result<UniqueFd> memfd = CreateMemfd("hoist-image", bytes);
+  if (!memfd.ok()) return memfd;
+  if (Status s = Allocate(memfd->get(), bytes, group); !s.ok()) return s;
+  if (fcntl(memfd->get(), F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK) != 0) {
+    return ErrnoStatus(errno, "seal the host image");
+  }
+  return memfd;
+}
+
+bool LieAlike(const TensorEntry& a, const TensorEntry& b) {
+  return a.name == b.name && a.dtype == b.dtype && a.shape == b.shape &&
+         a.strides == b.strides && a.offset_bytes == b.offset_bytes &&
+         a.size_bytes == b.size_bytes;
+}
+
+uint64_t AlignedStart(const Mapping& range) {
+  const auto at = reinterpret_cast<uintptr_t>(range.data());
+  return (kHugePage - at % kHugePage) % kHugePage;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<HostImage>> HostImage::Create(
+    std::shared_ptr<Session> session, ModelPtr model, uint32_t group) {
+  const uint64_t bytes = model->groups()[group].image_bytes;
+  Mapping range;
+  if (bytes > 0) {
+    Result<Mapping> reserved = Mapping::Reserve(bytes + kHugePage);
+    if (!reserved.ok()) return reserved.status();
+    range = std::move(reserved).value();
+  }
+  return std::unique_ptr<HostImage>(new HostImage(
+      std::move(session), std::move(model), group, std::move(range)));
+}
+
+HostImage::HostImage(std::shared_ptr<Session> session, ModelPtr model,
+                     uint32_t group, Mapping range)
+    : fork_generation_(ForkGeneration()),
+      bytes_(model->groups()[group].image_bytes),
+      range_(std::move(range)),
+      start_(AlignedStart(range_)),
+      session_(std::move(session)),
+      model_(std::move(model)),
+      group_(group) {}
+
+Status HostImage::Load(std::chrono::milliseconds deadline) {
+  if (forked()) return ForkedStatus();
+  const MutexLock lock(mu_);
+  if (loaded()) return Status();
+  if (Status s = session_->Check(); !s.ok()) return s;
+  if (bytes() > 0) {
+    Result<UniqueFd> memfd = session_->ReadImage(
+        *model_, group_,
+        [size = bytes(), &name = model_->groups()[group_].name] {
+          return NewImage(size, name);
+        },
+        deadline);
+    if (!memfd.ok()) return memfd.status();
+    if (Status s = range_.PlaceFd(start_, memfd->get(), bytes(),
+                                  Mapping::Access::kRead);
+        !s.ok()) {
+      return s;
+    }
+  }
+  loaded_.store(true, std::memory_order_release);
+  return Status();
+}
+
+void HostImage::Drop() {
+  if (forked()) return Unmap();
+  const MutexLock lock(mu_);
+  Unmap();
+}
+
+Status HostImage::Move(std::shared_ptr<Session> session, ModelPtr model,
+                       uint32_t group) {
+  if (forked() || session->forked()) return ForkedStatus();
+  // Let go of below, outside of the lock: a session's end joins its thread, and
+  // hoistd is told that a model is not used any more.
+  std::shared_ptr<Session> before;
+  ModelPtr model_before;
+  const MutexLock lock(mu_);
+  const GroupEntry& old = model_->groups()[group_];
+  const GroupEntry& entry = model->groups()[group];
+  if (old.image_bytes != entry.image_bytes ||
+      !std::ranges::equal(old.tensors, entry.tensors, LieAlike)) {
+    return Status(Code::kInvalidArgument,
+                  "the tensors of group \"" + entry.name + "\" of model \"" +
+                      model->facts().name +
+                      "\" do not lie as this image's do; make a new image");
+  }
+  before = std::exchange(session_, std::move(session));
+  model_before = std::exchange(model_, std::move(model));
+  group_ = group;
+  return Status();
+}
+
+void HostImage::Unmap() {
+  if (!loaded_.exchange(false) || bytes() == 0) return;
+  // Replaces one mapping by another of the same range: there is room for it.
+  (void)range_.Unplace(start_, bytes());
+}
+
+}  // namespace hoist

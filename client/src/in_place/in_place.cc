@@ -1,0 +1,462 @@
+#include "client/src/in_place/in_place.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+
+#include "client/src/base/fork_guard.h"
+#include "client/src/base/signals_blocked.h"
+#include "client/src/device/device_map.h"
+#include "hoist/shared/image_layout.h"
+
+namespace hoist {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+// What a device maps by itself.
+constexpr milliseconds kPassLimit{60'000};  // Of a pass, at a boundary.
+
+// Of the group's image, what tensors need.
+uint64_t UsedBytes(const GroupEntry& group) {
+  uint64_t end = 0;
+  for (const TensorEntry& tensor : group.tensors) {
+    end = std::max(end, tensor.offset_bytes + tensor.size_bytes);
+  }
+  return end;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<InPlace>> InPlace::Create(
+    std::shared_ptr<Session> session, ModelPtr model,
+    std::vector<InPlaceTensor> tensors, const hoist_in_place_options& options) {
+  const DeviceFacts* device = session->FindDevice(options.device);
+  if (device == nullptr) {
+    return Status(Code::kInvalidArgument,
+                  "hoistd has no device " + std::to_string(options.device));
+  }
+  Result<DeviceFacts> in_place = session->InPlace();
+  if (!in_place.ok()) return in_place.status();
+  std::unique_ptr<InPlace> made(
+      new InPlace(std::move(session), std::move(model), std::move(tensors),
+                  options, std::move(in_place).value()));
+  if (Status s = made->Layout(); !s.ok()) return s;
+  if (Status s = made->Open(*device); !s.ok()) return s;
+  if (Status s = made->StageCold(); !s.ok()) return s;
+  made->TellHeat();              // And learns what others told.
+  const SignalsBlocked blocked;  // The new thread inherits it.
+  InPlace* const self = made.get();
+  made->thread_ = std::thread([self] { self->Run(); });
+  return made;
+}
+
+InPlace::InPlace(std::shared_ptr<Session> session, ModelPtr model,
+                 std::vector<InPlaceTensor> tensors,
+                 const hoist_in_place_options& options, DeviceFacts in_place)
+    : session_(std::move(session)),
+      model_(session_->Hold(model)),
+      tensors_(std::move(tensors)),
+      options_(options),
+      in_place_(std::move(in_place)),
+      book_({}) {}
+
+InPlace::~InPlace() {
+  stopping_ = true;
+  session_->WakeCalls();
+  {
+    const MutexLock lock(mu_);
+    changed_.NotifyAll();
+  }
+  if (thread_.joinable()) thread_.join();
+  // So that the next worker begins hot. hoistd may be stopped: not waited for.
+  if (ToTell()) session_->PostHeat(MakeReport());
+  ranges_.clear();  // Nothing is mapped any more when its lease goes.
+  const MutexLock lock(mu_);
+  for (const Piece& piece : pieces_) {
+    if (piece.cold_lease != 0) book_.Leave(piece.cold_lease);
+  }
+  book_.LeaveAll();
+  session_->PostReleases(book_.TakeLeft());
+}
+
+Status InPlace::Layout() {
+  const MutexLock lock(mu_);
+  for (size_t t = 0; t < tensors_.size(); ++t) {
+    const InPlaceTensor& tensor = tensors_[t];
+    const std::string name = "tensor " + std::to_string(t);
+    if (tensor.groups.empty() || tensor.units == 0) {
+      return Status(Code::kInvalidArgument,
+                    name + " has no groups, or no units");
+    }
+    if (options_.counts != nullptr &&
+        (tensor.first_count > options_.count_length ||
+         tensor.units > options_.count_length - tensor.first_count)) {
+      return Status(Code::kInvalidArgument,
+                    name + " counts beyond the last of the counts");
+    }
+    first_piece_.push_back(pieces_.size());
+    Piece piece;
+    piece.tensor = t;
+    for (const uint32_t number : tensor.groups) {
+      if (number >= model_->groups().size()) {
+        return Status(Code::kOutOfRange, name + " has group " +
+                                             std::to_string(number) +
+                                             ", and its model has not");
+      }
+      const GroupEntry& group = model_->groups()[number];
+      piece.group = number;
+      piece.image_bytes = group.image_bytes;
+      if (piece.image_bytes == 0)
+        return Status(Code::kInvalidArgument, name + " has an empty piece");
+      if (piece.offset % kSlabAlignment != 0) {
+        return Status(Code::kInvalidArgument,
+                      name +
+                          ": all pieces but its last must be multiples of "
+                          "2 MiB, which a device maps by itself");
+      }
+      piece.bytes = *AlignUp(piece.image_bytes, kSlabAlignment);
+      pieces_.push_back(piece);
+      piece.offset += piece.image_bytes;
+    }
+    const Piece& last = pieces_.back();
+    tensor_bytes_.push_back(last.offset +
+                            UsedBytes(model_->groups()[last.group]));
+    stats_.bytes += tensor_bytes_.back();
+  }
+  first_piece_.push_back(pieces_.size());
+  stats_.pieces = static_cast<uint32_t>(pieces_.size());
+  std::vector<uint64_t> bytes;
+  for (const Piece& piece : pieces_) bytes.push_back(piece.bytes);
+  book_ = PieceBook(bytes);
+  budget_ = options_.hot_budget_bytes;
+  return Status();
+}
+
+Status InPlace::Open(const DeviceFacts& device) {
+  const bool emulated = device.kind == DeviceKind::kEmulated;
+  if (emulated) emulated_link_ = device.link_bytes_per_second;
+  const MutexLock counts_lock(counts_mu_);
+  const MutexLock lock(mu_);
+  for (size_t t = 0; t < tensors_.size(); ++t) {
+    const Piece& last = pieces_[first_piece_[t + 1] - 1];
+    const uint64_t bytes = last.offset + last.bytes;
+    Result<std::unique_ptr<PieceRange>> range =
+        emulated ? CreateEmulatedRange(bytes)
+                 : CreateCudaRange(device.uuid, bytes);
+    if (!range.ok()) return range.status();
+    ranges_.push_back(std::move(range).value());
+  }
+  if (options_.counts != nullptr) {
+    Result<std::unique_ptr<TouchCounts>> counts = Status();
+    if (emulated) {
+      counts = CountsOnCpu(options_.counts, options_.count_length);
+    } else {
+      counts = CountsOnGpu(device.uuid, options_.counts, options_.count_length);
+    }
+    if (!counts.ok()) return counts.status();
+    counts_ = std::move(counts).value();
+    // What was counted before is nothing that these tensors were touched.
+    if (Status s = counts_->Take().status(); !s.ok()) return s;
+  }
+  Result<std::unique_ptr<StreamOrder>> order = Status();
+  if (emulated) {
+    order = CreateEmulatedOrder(kPassLimit);
+  } else {
+    order = CreateCudaOrder(device.uuid);
+  }
+  if (!order.ok()) return order.status();
+  order_ = std::move(order).value();
+  Result<std::unique_ptr<PassBoundary>> boundary =
+      PassBoundary::Create(order_.get());
+  if (!boundary.ok()) return boundary.status();
+  boundary_ = std::move(boundary).value();
+  return Status();
+}
+
+Status InPlace::StageCold() {
+  std::vector<uint32_t> groups;
+  {
+    const MutexLock lock(mu_);
+    for (const Piece& piece : pieces_) groups.push_back(piece.group);
+  }
+  Status status;
+  Session::ApartOptions options;
+  options.device = in_place_.index;
+  options.deadline = milliseconds(options_.deadline_ms);
+  session_->StageApart(
+      *model_, groups, options, [&](size_t i, Result<LeaseGrant> lease) {
+        if (!lease.ok()) {
+          status = lease.status();
+          return false;
+        }
+        const MutexLock lock(mu_);
+        Piece& piece = pieces_[i];
+        piece.cold_lease = lease->id;
+        piece.cold = lease->slab;
+        status =
+            piece.cold.bytes == piece.bytes
+                ? ranges_[piece.tensor]->Lay(piece.offset, piece.cold)
+                : Status(Code::kInternal, "hoistd sent a slab of another size");
+        return status.ok();
+      });
+  for (const auto& range : ranges_) {
+    if (status.ok()) status = range->Open();
+  }
+  return status;
+}
+
+const void* InPlace::AddressOf(size_t tensor) const {
+  return tensor < ranges_.size() ? ranges_[tensor]->address() : nullptr;
+}
+
+Status InPlace::Touch(size_t tensor, std::span<const uint32_t> units,
+                      std::span<const uint32_t> counts) {
+  if (tensor >= tensors_.size()) {
+    return Status(Code::kOutOfRange, "no tensor " + std::to_string(tensor));
+  }
+  std::vector<double> touches(tensors_[tensor].units, 0);
+  for (size_t i = 0; i < units.size(); ++i) {
+    if (units[i] >= touches.size()) {
+      return Status(Code::kOutOfRange, "no unit " + std::to_string(units[i]) +
+                                           " of " +
+                                           std::to_string(touches.size()));
+    }
+    touches[units[i]] += counts[i];
+  }
+  const MutexLock lock(mu_);
+  AddTouches({{tensor, std::move(touches)}});
+  changed_.NotifyAll();
+  return Status();
+}
+
+// Of these tensors' units. What a touch of a unit reads of a piece is the
+// piece's.
+void InPlace::AddTouches(const std::vector<TensorTouches>& all) {
+  std::vector<double> read(pieces_.size(), 0);
+  double passes = 0;
+  for (const auto& [t, touches] : all) {
+    const uint64_t bytes = tensor_bytes_[t];
+    const uint64_t units = tensors_[t].units;
+    size_t p = first_piece_[t];
+    double sum = 0;
+    for (uint64_t u = 0; u < units; ++u) {
+      const uint64_t begin = bytes * u / units;
+      const uint64_t end = bytes * (u + 1) / units;
+      while (pieces_[p].offset + pieces_[p].image_bytes <= begin) ++p;
+      if (touches[u] == 0) continue;
+      sum += touches[u];
+      for (size_t q = p; q < first_piece_[t + 1] && pieces_[q].offset < end;
+           ++q) {
+        const Piece& piece = pieces_[q];
+        const uint64_t from = std::max(begin, piece.offset);
+        const uint64_t to = std::min(end, piece.offset + piece.image_bytes);
+        const double of_it = touches[u] * static_cast<double>(to - from);
+        read[q] += of_it;
+        (book_.IsHot(q) ? stats_.touched_hot_bytes
+                        : stats_.touched_cold_bytes) += of_it;
+      }
+    }
+    passes += sum / static_cast<double>(units);
+  }
+  if (passes == 0) return;
+  book_.heat().Add(read, passes / static_cast<double>(all.size()));
+  touched_ = any_touch_ = true;
+}
+
+void InPlace::TakeCounts() {
+  const MutexLock counts_lock(counts_mu_);
+  if (counts_ == nullptr) return;
+  Result<std::span<const uint32_t>> added = counts_->Take();
+  const MutexLock lock(mu_);
+  if (!added.ok()) {
+    if (broken_.ok()) broken_ = added.status();
+    return;
+  }
+  std::vector<TensorTouches> all;
+  for (size_t t = 0; t < tensors_.size(); ++t) {
+    const auto of = added->subspan(tensors_[t].first_count, tensors_[t].units);
+    all.push_back({t, std::vector<double>(of.begin(), of.end())});
+  }
+  AddTouches(all);
+}
+
+// Also what was touched since the last time.
+Session::HeatReport InPlace::MakeReport() {
+  Session::HeatReport report;
+  Hoist__V1__HeatRequest& request = report.request;
+  request.model_id = model_->facts().id;
+  request.device = options_.device;
+  const MutexLock lock(mu_);
+  const Stats told = std::exchange(told_, stats_);
+  request.touched_hot_bytes =
+      static_cast<uint64_t>(stats_.touched_hot_bytes - told.touched_hot_bytes);
+  request.touched_cold_bytes = static_cast<uint64_t>(stats_.touched_cold_bytes -
+                                                     told.touched_cold_bytes);
+  for (size_t i = 0; i < pieces_.size() && any_touch_; ++i) {
+    report.read.groups.push_back(pieces_[i].group);
+    report.read.heat.push_back(static_cast<float>(book_.heat().Of(i)));
+  }
+  return report;
+}
+
+void InPlace::TellHeat() {
+  // A hoistd that does not know it costs nothing but the memory.
+  Result<KnownHeat> known = session_->ReportHeat(MakeReport(), &stopping_);
+  const MutexLock lock(mu_);
+  if (!known.ok() || any_touch_) return;
+  std::unordered_map<uint32_t, float> by_group;
+  for (size_t i = 0; i < known->groups.size(); ++i) {
+    by_group[known->groups[i]] = known->heat[i];
+  }
+  std::vector<double> of(pieces_.size(), 0);
+  bool any = false;
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    const auto found = by_group.find(pieces_[i].group);
+    if (found == by_group.end()) continue;
+    of[i] = found->second;
+    any = true;
+  }
+  if (any) book_.heat().Seed(of);
+}
+
+void InPlace::Choose() {
+  const auto now = steady_clock::now();
+  if (usable_ != UINT64_MAX && now >= retry_at_) {
+    usable_ = UINT64_MAX;
+    touched_ = true;
+  }
+  if (!std::exchange(touched_, false)) return;
+  book_.Choose(Room());
+}
+
+bool InPlace::Bring() {
+  constexpr milliseconds kPatience{2'000};
+  std::vector<size_t> next;
+  std::vector<uint32_t> groups;
+  std::vector<uint64_t> left;
+  {
+    const MutexLock lock(mu_);
+    next = book_.NextToBring(Room());
+    for (const size_t i : next) groups.push_back(pieces_[i].group);
+    left = book_.TakeLeft();
+  }
+  // First: what leaves makes room in the budget for what comes.
+  session_->PostReleases(left);
+  if (next.empty()) return false;
+  Session::ApartOptions options;
+  options.device = options_.device;
+  options.deadline = kPatience;
+  options.background = true;
+  options.cancelled = &stopping_;
+  session_->StageApart(*model_, groups, options,
+                       [&](size_t i, Result<LeaseGrant> lease) {
+                         const MutexLock lock(mu_);
+                         const size_t at = next[i];
+                         if (!lease.ok()) {
+                           book_.DidNotCome(at);
+                         } else if (lease->slab.bytes != pieces_[at].bytes) {
+                           book_.DidNotCome(at);
+                           book_.Leave(lease->id);
+                         } else {
+                           book_.Came(at, lease->id);
+                           pieces_[at].hot = lease->slab;
+                           touched_ = touched_ || !book_.wanted(at);
+                         }
+                         return true;
+                       });
+  const MutexLock lock(mu_);
+  bool refused = false;
+  for (const size_t i : next) {
+    // Nobody answered, where the calls were cancelled.
+    if (book_.StateOf(i) == PieceState::kComing) book_.DidNotCome(i);
+    refused = refused || book_.StateOf(i) == PieceState::kCold;
+  }
+  if (refused) {
+    usable_ = book_.device_bytes();
+    retry_at_ = steady_clock::now() + kPatience;
+    touched_ = true;
+  }
+  changed_.NotifyAll();
+  return !refused;
+}
+
+bool InPlace::ToTell() const {
+  const MutexLock lock(mu_);
+  return any_touch_ && stats_.touched_hot_bytes + stats_.touched_cold_bytes >
+                           told_.touched_hot_bytes + told_.touched_cold_bytes;
+}
+
+void InPlace::ReleaseLeft() {
+  std::vector<uint64_t> left;
+  {
+    const MutexLock lock(mu_);
+    left = book_.TakeLeft();
+  }
+  session_->PostReleases(left);
+}
+
+void InPlace::Run() {
+  constexpr milliseconds kBusy{1}, kFirst{10}, kIdle{200}, kTell{2'000};
+  pthread_setname_np(pthread_self(), "hoist-in-place");
+  milliseconds nap = kFirst;
+  auto told = steady_clock::now();
+  while (!stopping_) {
+    TakeCounts();
+    bool touched = false;
+    {
+      const MutexLock lock(mu_);
+      touched = touched_;
+      Choose();
+    }
+    const bool brought = Bring();
+    const bool placed = captured_ && PlaceAtBoundary();
+    ReleaseLeft();
+    if (ToTell() && steady_clock::now() - told >= kTell) {
+      told = steady_clock::now();
+      TellHeat();
+    }
+    nap = brought ? kBusy : touched ? kFirst : std::min(2 * nap, kIdle);
+    const MutexLock lock(mu_);
+    ++rounds_;
+    CountPending();
+    if (placed) nap = kBusy;
+    if (stopping_ || touched_) continue;
+    changed_.WaitUntil(mu_, steady_clock::now() + nap);
+  }
+}
+
+Status InPlace::SetBudget(uint64_t hot_budget_bytes) {
+  const MutexLock lock(mu_);
+  budget_ = hot_budget_bytes;
+  usable_ = UINT64_MAX;
+  touched_ = true;
+  changed_.NotifyAll();
+  return broken_;
+}
+
+Status InPlace::Check() const {
+  {
+    const MutexLock lock(mu_);
+    if (!broken_.ok()) return broken_;
+  }
+  return session_->Check();
+}
+
+InPlace::Stats InPlace::stats() const {
+  const MutexLock lock(mu_);
+  Stats stats = stats_;
+  stats.hot_budget_bytes = budget_;
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    if (!book_.IsHot(i)) continue;
+    ++stats.hot_pieces;
+    stats.hot_bytes += pieces_[i].bytes;
+  }
+  return stats;
+}
+
+}  // namespace hoist

@@ -1,0 +1,211 @@
+// Of tensors in place: when pieces change places.
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "client/src/in_place/in_place.h"
+
+namespace hoist {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+constexpr milliseconds kAdvanceLimit{60'000};
+
+// One that has ended in the middle of a pass launches nothing any more.
+bool InPlace::AnyLaunches(pid_t but) {
+  std::erase_if(launching_, [&](pid_t thread) {
+    return thread != but && tgkill(getpid(), thread, 0) != 0;
+  });
+  return std::any_of(launching_.begin(), launching_.end(),
+                     [&](pid_t thread) { return thread != but; });
+}
+
+Result<bool> InPlace::PassesHaveRun(pid_t but) {
+  uint64_t begun = 0;
+  std::vector<cuda::Stream> streams;
+  {
+    const MutexLock lock(mu_);
+    begun = begun_;
+    streams = streams_;
+  }
+  for (const cuda::Stream stream : streams) {
+    // Waiting for one that is being captured would end its capture.
+    if (Result<bool> is = order_->IsCapturing(stream); is.ok() && *is) {
+      return false;
+    }
+    if (order_->Synchronize(stream).ok()) continue;
+    // It may be there no more, with its work on the device yet.
+    if (Status s = order_->SynchronizeAll(); !s.ok()) return s;
+    break;
+  }
+  const MutexLock lock(mu_);
+  if (begun != begun_ || AnyLaunches(but)) return false;
+  streams_.clear();
+  return true;
+}
+
+Status InPlace::BeginPass(cuda::Stream stream) {
+  Result<bool> capturing = order_->IsCapturing(stream);
+  if (!capturing.ok()) return capturing.status();
+  const pid_t me = gettid();
+  {
+    const MutexLock lock(mu_);
+    const bool alone = !AnyLaunches(me);
+    if (!std::count(launching_.begin(), launching_.end(), me)) {
+      launching_.push_back(me);
+    }
+    ++begun_;
+    awaited_ = stats_.touched_cold_bytes;
+    if (!*capturing) {
+      NoteStream(stream);
+      if (!alone || book_.CountToPlace() == 0 || !broken_.ok()) return Status();
+    }
+  }
+  if (*capturing) {
+    captured_ = true;
+    return boundary_->Put(stream);
+  }
+  Result<bool> run = PassesHaveRun(me);
+  if (!run.ok()) return run.status();
+  const MutexLock lock(mu_);
+  // Another thread may have launched a whole pass since.
+  if (*run && streams_.empty() && !AnyLaunches(me)) {
+    PlaceBeforePass();
+    CountPending();
+    changed_.NotifyAll();
+  }
+  NoteStream(stream);
+  return Status();
+}
+
+void InPlace::NoteStream(cuda::Stream stream) {
+  if (!std::count(streams_.begin(), streams_.end(), stream)) {
+    streams_.push_back(stream);
+  }
+}
+
+void InPlace::EndPass() {
+  if (emulated_link_ != 0) AwaitReads();
+  const pid_t me = gettid();
+  const MutexLock lock(mu_);
+  std::erase(launching_, me);
+}
+
+// Memory has been read by now, at its own rate: the rest of the time is slept.
+void InPlace::AwaitReads() {
+  TakeCounts();
+  steady_clock::time_point until;
+  {
+    const MutexLock lock(mu_);
+    const double bytes = stats_.touched_cold_bytes -
+                         std::exchange(awaited_, stats_.touched_cold_bytes);
+    const std::chrono::duration<double> takes(
+        bytes / static_cast<double>(emulated_link_));
+    read_ = std::max(read_, steady_clock::now()) +
+            std::chrono::duration_cast<steady_clock::duration>(takes);
+    until = read_;
+  }
+  std::this_thread::sleep_until(until);
+}
+
+void InPlace::CountPending() {
+  pending_.store(static_cast<uint32_t>(book_.CountToPlace()));
+}
+
+void InPlace::PlaceSome(microseconds limit) {
+  const auto end = steady_clock::now() + limit;
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    if (!book_.MayPlace(i)) continue;
+    const Piece& piece = pieces_[i];
+    Status placed = ranges_[piece.tensor]->Place(
+        piece.offset, book_.IsHot(i) ? piece.cold : piece.hot);
+    if (!placed.ok()) {
+      broken_ = std::move(placed);
+      return;
+    }
+    book_.Placed(i);
+    ++stats_.moves;
+    if (steady_clock::now() >= end) return;
+  }
+}
+
+void InPlace::PlaceBeforePass() {
+  // A pass is not held up for longer than a few pieces take, or than a fifth of
+  // the time goes to.
+  constexpr microseconds kLeast{1'000}, kMost{20'000};
+  const auto since =
+      std::chrono::duration_cast<microseconds>(steady_clock::now() - placed_);
+  PlaceSome(std::clamp(since / 4, kLeast, kMost));
+  placed_ = steady_clock::now();
+}
+
+bool InPlace::PlaceAtBoundary() {
+  constexpr milliseconds kPatience{100};
+  {
+    const MutexLock lock(mu_);
+    if (AnyLaunches(0) || book_.CountToPlace() == 0 || !broken_.ok())
+      return false;
+  }
+  // They are in no order with the stream that will be held.
+  if (Result<bool> run = PassesHaveRun(0); !run.ok() || !*run) return false;
+  if (!boundary_->Hold(kPatience, stopping_)) return false;
+  {
+    const MutexLock lock(mu_);
+    // The driver looks addresses up when kernels are launched.
+    if (streams_.empty() && !AnyLaunches(0)) PlaceBeforePass();
+    changed_.NotifyAll();
+  }
+  boundary_->Release();
+  return true;
+}
+
+Status InPlace::Advance(bool wait) {
+  const auto end = steady_clock::now() + kAdvanceLimit;
+  const pid_t me = gettid();
+  uint64_t round = 0;
+  {
+    const MutexLock lock(mu_);
+    // The next that begins reads all counts that there are by now.
+    round = rounds_ + 2;
+  }
+  const auto settled = [&]() HOIST_REQUIRES(mu_) {
+    if (touched_ || rounds_ < round) return false;
+    const uint64_t room = Room();
+    const uint64_t taken = book_.device_bytes();
+    for (size_t i = 0; i < pieces_.size(); ++i) {
+      if (book_.StateOf(i) == PieceState::kHot) continue;
+      if (book_.StateOf(i) != PieceState::kCold) return false;
+      if (book_.wanted(i) && pieces_[i].bytes <= room - std::min(room, taken)) {
+        return false;
+      }
+    }
+    return true;
+  };
+  while (true) {
+    Result<bool> run = PassesHaveRun(me);
+    if (!run.ok()) return run.status();
+    const MutexLock lock(mu_);
+    // Whatever the caller has seen to: another thread may launch a pass.
+    while (*run && streams_.empty() && !AnyLaunches(me) &&
+           book_.CountToPlace() > 0 && broken_.ok()) {
+      PlaceSome(std::chrono::hours(1));
+    }
+    CountPending();
+    changed_.NotifyAll();
+    if (!broken_.ok() || !wait || settled()) return broken_;
+    if (Status s = session_->Check(); !s.ok()) return s;
+    if (steady_clock::now() >= end) {
+      return Status(Code::kDeadlineExceeded,
+                    "pieces are still being copied to the device");
+    }
+    changed_.WaitUntil(mu_, steady_clock::now() + milliseconds(10));
+  }
+}
+
+}  // namespace hoist

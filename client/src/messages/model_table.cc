@@ -1,0 +1,143 @@
+#include "client/src/messages/model_table.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace hoist {
+namespace {
+
+Status MalformedModel(const std::string& what) {
+  return Status(Code::kInternal, "hoistd described a model wrongly: " + what);
+}
+
+Status CheckTensor(const GroupEntry& group, const TensorEntry& tensor) {
+  const std::string what = "tensor \"" + tensor.name + "\"";
+  if (tensor.strides.size() != tensor.shape.size()) {
+    return MalformedModel(what + " has strides for another shape");
+  }
+  const std::optional<uint64_t> span =
+      SpanBytes(tensor.dtype, tensor.shape, tensor.strides);
+  if (!span.has_value() || *span > tensor.size_bytes) {
+    return MalformedModel(what + " spans more than its size");
+  }
+  if (tensor.offset_bytes > group.image_bytes ||
+      tensor.size_bytes > group.image_bytes - tensor.offset_bytes) {
+    return MalformedModel(what + " lies outside its image");
+  }
+  return Status();
+}
+
+// It has no elements, whatever its other dimensions would come to.
+bool IsEmpty(const std::vector<int64_t>& shape) {
+  return std::find(shape.begin(), shape.end(), 0) != shape.end();
+}
+
+}  // namespace
+
+std::optional<std::vector<int64_t>> ContiguousStrides(
+    const std::vector<int64_t>& shape) {
+  std::vector<int64_t> strides(shape.size());
+  int64_t step = 1;
+  for (size_t i = shape.size(); i > 0; --i) {
+    strides[i - 1] = step;
+    // As NumPy and PyTorch have it, an empty dimension steps like one of 1.
+    const int64_t size = shape[i - 1] > 1 ? shape[i - 1] : 1;
+    if (!__builtin_mul_overflow(step, size, &step)) continue;
+    if (!IsEmpty(shape)) return std::nullopt;
+    step = 0;
+  }
+  return strides;
+}
+
+std::optional<uint64_t> SpanBytes(DType dtype,
+                                  const std::vector<int64_t>& shape,
+                                  const std::vector<int64_t>& strides) {
+  if (shape.size() != strides.size()) return std::nullopt;
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (shape[i] < 0 || strides[i] < 0) return std::nullopt;
+  }
+  if (IsEmpty(shape)) return 0;
+  uint64_t last = 0;  // The last element's place.
+  for (size_t i = 0; i < shape.size(); ++i) {
+    uint64_t reach;
+    if (__builtin_mul_overflow(static_cast<uint64_t>(shape[i] - 1),
+                               static_cast<uint64_t>(strides[i]), &reach) ||
+        __builtin_add_overflow(last, reach, &last)) {
+      return std::nullopt;
+    }
+  }
+  uint64_t elements, bits;
+  if (__builtin_add_overflow(last, uint64_t{1}, &elements) ||
+      __builtin_mul_overflow(elements, static_cast<uint64_t>(BitsOf(dtype)),
+                             &bits) ||
+      bits > std::numeric_limits<uint64_t>::max() - 7) {
+    return std::nullopt;
+  }
+  return (bits + 7) / 8;
+}
+
+Result<ModelTable> ModelTable::Create(Facts facts,
+                                      std::vector<GroupEntry> groups) {
+  ModelTable table(std::move(facts), std::move(groups));
+  size_t tensors = 0;
+  for (const GroupEntry& group : table.groups_) tensors += group.tensors.size();
+  table.group_of_.reserve(table.groups_.size());
+  table.tensor_of_.reserve(tensors);
+  for (uint32_t g = 0; g < table.groups_.size(); ++g) {
+    const GroupEntry& group = table.groups_[g];
+    if (group.name.empty()) {  // A missing one keeps its place, no more.
+      if (group.image_bytes != 0 || !group.tensors.empty()) {
+        return MalformedModel("a missing group has an image or tensors");
+      }
+      continue;
+    }
+    if (!table.group_of_.emplace(group.name, g).second) {
+      return MalformedModel("group \"" + group.name + "\" is there twice");
+    }
+    for (uint32_t t = 0; t < group.tensors.size(); ++t) {
+      const TensorEntry& tensor = group.tensors[t];
+      if (Status s = CheckTensor(group, tensor); !s.ok()) return s;
+      // Published groups may each have a tensor of one name; the first counts.
+      table.tensor_of_.emplace(tensor.name, TensorPlace{g, t});
+    }
+  }
+  return table;
+}
+
+Result<const TensorEntry*> GroupEntry::Tensor(uint32_t number) const {
+  if (number < tensors.size()) return &tensors[number];
+  return Status(Code::kOutOfRange, "group \"" + name + "\" has " +
+                                       std::to_string(tensors.size()) +
+                                       " tensors");
+}
+
+Result<uint32_t> GroupEntry::FindTensor(std::string_view tensor) const {
+  for (uint32_t number = 0; number < tensors.size(); ++number) {
+    if (tensors[number].name == tensor) return number;
+  }
+  return Status(Code::kNotFound, "group \"" + name + "\" has no tensor \"" +
+                                     std::string(tensor) + "\"");
+}
+
+Status ModelTable::CheckGroup(uint32_t group) const {
+  if (group < groups_.size()) return Status();
+  return Status(Code::kOutOfRange, "model \"" + facts_.name + "\" has " +
+                                       std::to_string(groups_.size()) +
+                                       " groups, none is number " +
+                                       std::to_string(group));
+}
+
+std::optional<uint32_t> ModelTable::FindGroup(std::string_view name) const {
+  const auto it = group_of_.find(name);
+  if (it == group_of_.end()) return std::nullopt;
+  return it->second;
+}
+
+std::optional<TensorPlace> ModelTable::FindTensor(std::string_view name) const {
+  const auto it = tensor_of_.find(name);
+  if (it == tensor_of_.end()) return std::nullopt;
+  return it->second;
+}
+
+}  // namespace hoist

@@ -1,0 +1,96 @@
+// A model's description in this process: plain, checked data.
+#ifndef HOIST_CLIENT_SRC_MESSAGES_MODEL_TABLE_H_
+#define HOIST_CLIENT_SRC_MESSAGES_MODEL_TABLE_H_
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "hoist/shared/dtype.h"
+#include "hoist/shared/status.h"
+
+namespace hoist {
+
+struct TensorEntry {
+  std::string name;
+  DType dtype = DType::kUnspecified;
+  std::vector<int64_t> shape;
+  std::vector<int64_t> strides;  // In elements; always as many as `shape`.
+  uint64_t offset_bytes = 0;     // From the image's start.
+  uint64_t size_bytes = 0;
+};
+
+struct GroupEntry {
+  std::string name;
+  uint64_t image_bytes = 0;
+  std::vector<TensorEntry> tensors;
+  std::optional<std::array<uint8_t, 32>> content;  // If published.
+
+  // OutOfRange: no such tensor.
+  Result<const TensorEntry*> Tensor(uint32_t number) const;
+  // Its number. NotFound: no such name.
+  Result<uint32_t> FindTensor(std::string_view tensor) const;
+};
+
+struct TensorPlace {
+  uint32_t group = 0;
+  uint32_t tensor = 0;
+};
+
+// The strides of a contiguous tensor; nullopt if their product overflows.
+// Without elements, strides that overflow are 0.
+std::optional<std::vector<int64_t>> ContiguousStrides(
+    const std::vector<int64_t>& shape);
+
+// Bytes from the first element to the end of the last; nullopt for a negative
+// dimension or stride, or an overflow; 0 without elements.
+std::optional<uint64_t> SpanBytes(DType dtype,
+                                  const std::vector<int64_t>& shape,
+                                  const std::vector<int64_t>& strides);
+
+// Threads:  immutable once built; shared freely.
+class ModelTable {
+ public:
+  struct Facts {
+    uint64_t id = 0;
+    std::string name;
+    std::array<uint8_t, 16> fingerprint = {};
+    uint64_t image_bytes = 0;
+    bool published = false;
+    uint32_t owner_uid = 0;
+    std::string owner_tenant;
+    int readers = 0;  // HOIST_READERS_*, the proto's numbers.
+  };
+
+  // Internal: a tensor outside its image or larger than its size, or a
+  // duplicate name; so reads through the table stay inside.
+  static Result<ModelTable> Create(Facts facts, std::vector<GroupEntry> groups);
+  // The lookups point into `groups_`; a move keeps its entries in place.
+  ModelTable(ModelTable&&) = default;
+  ModelTable(const ModelTable&) = delete;
+  ModelTable& operator=(const ModelTable&) = delete;
+
+  const Facts& facts() const { return facts_; }
+  const std::vector<GroupEntry>& groups() const { return groups_; }
+  // OutOfRange: no such group.
+  Status CheckGroup(uint32_t group) const;
+  std::optional<uint32_t> FindGroup(std::string_view name) const;
+  std::optional<TensorPlace> FindTensor(std::string_view name) const;
+
+ private:
+  ModelTable(Facts facts, std::vector<GroupEntry> groups)
+      : facts_(std::move(facts)), groups_(std::move(groups)) {}
+
+  Facts facts_;
+  std::vector<GroupEntry> groups_;
+  std::unordered_map<std::string_view, uint32_t> group_of_;
+  std::unordered_map<std::string_view, TensorPlace> tensor_of_;
+};
+
+}  // namespace hoist
+
+#endif  // HOIST_CLIENT_SRC_MESSAGES_MODEL_TABLE_H_

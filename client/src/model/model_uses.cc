@@ -1,0 +1,126 @@
+#include "client/src/model/model_uses.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include "client/src/base/fork_guard.h"
+
+namespace hoist {
+
+struct ModelUses::Held {
+  Held(std::shared_ptr<ModelUses> its_uses, ModelPtr its_table)
+      : uses(std::move(its_uses)), table(std::move(its_table)) {}
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+  ~Held() { uses->Release(table->facts().id); }
+
+  const std::shared_ptr<ModelUses> uses;
+  const ModelPtr table;
+};
+
+ModelUses::ModelUses(Say say)
+    : fork_generation_(ForkGeneration()), say_(std::move(say)) {}
+
+void ModelUses::End() {
+  if (fork_generation_ != ForkGeneration()) return;
+  const MutexLock lock(mu_);
+  say_ = nullptr;
+}
+
+ModelUses::Use& ModelUses::At(const ModelTable& table) {
+  Use& use = models_[table.facts().id];
+  if (use.name.empty()) use.name = table.facts().name;
+  return use;
+}
+
+// Memory first: a count without its Held would never go down.
+ModelPtr ModelUses::HoldLocked(ModelPtr table) {
+  Use& use = At(*table);
+  ++use.holders;
+  std::shared_ptr<Held> held;
+  try {
+    held = std::make_shared<Held>(shared_from_this(), std::move(table));
+  } catch (...) {
+    --use.holders;
+    throw;
+  }
+  return ModelPtr(held, held->table.get());
+}
+
+ModelPtr ModelUses::Hold(ModelPtr table) {
+  if (fork_generation_ != ForkGeneration()) return table;
+  const MutexLock lock(mu_);
+  return HoldLocked(std::move(table));
+}
+
+void ModelUses::Release(uint64_t model) {
+  if (fork_generation_ != ForkGeneration()) return;
+  const MutexLock lock(mu_);
+  Use& use = models_.at(model);
+  --use.holders;
+  SayIfDone(model, use);
+  DropOldest();
+}
+
+void ModelUses::DoneWith(const ModelTable& table) {
+  if (fork_generation_ != ForkGeneration()) return;
+  const MutexLock lock(mu_);
+  Use& use = At(table);
+  use.done = true;
+  SayIfDone(table.facts().id, use);
+  DropOldest();
+}
+
+void ModelUses::AskedFor(const ModelTable& table) {
+  if (fork_generation_ != ForkGeneration()) return;
+  const MutexLock lock(mu_);
+  At(table).done = false;
+}
+
+void ModelUses::SayAgain() {
+  const MutexLock lock(mu_);
+  for (auto& [model, use] : models_) SayIfDone(model, use);
+}
+
+void ModelUses::SayIfDone(uint64_t model, Use& use) {
+  use.due = false;
+  if (!use.done || use.holders > 0) return;
+  // The answer may be this model, which hoistd then takes to be in use.
+  use.due = asks_.contains(std::nullopt) || asks_.contains(use.name);
+  if (!use.due && say_) say_(model);
+}
+
+void ModelUses::EndAsk(const std::optional<std::string>& name) {
+  const MutexLock lock(mu_);
+  asks_.erase(asks_.find(name));
+  for (auto& [model, use] : models_) {
+    if (use.due) SayIfDone(model, use);
+  }
+  DropOldest();
+}
+
+// Ids rise.
+void ModelUses::DropOldest() {
+  const auto over = [](const auto& entry) { return entry.second.over(); };
+  auto many = std::ranges::count_if(models_, over);
+  for (; many > static_cast<ptrdiff_t>(kMostDone); --many) {
+    models_.erase(std::ranges::find_if(models_, over));
+  }
+}
+
+ModelUses::Ask::Ask(ModelUses& uses, std::optional<std::string> name)
+    : uses_(uses), name_(std::move(name)) {
+  const MutexLock lock(uses_.mu_);
+  uses_.asks_.insert(name_);
+}
+
+ModelUses::Ask::~Ask() { uses_.EndAsk(name_); }
+
+ModelPtr ModelUses::Ask::Answered(ModelPtr table) {
+  const MutexLock lock(uses_.mu_);
+  uses_.At(*table).done = false;
+  return uses_.HoldLocked(std::move(table));
+}
+
+}  // namespace hoist

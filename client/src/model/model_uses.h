@@ -1,0 +1,98 @@
+// A session's uses of models, and their ends.
+#ifndef HOIST_CLIENT_SRC_MODEL_MODEL_USES_H_
+#define HOIST_CLIENT_SRC_MODEL_MODEL_USES_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "client/src/messages/model_table.h"
+#include "hoist/shared/mutex.h"
+
+namespace hoist {
+
+using ModelPtr = std::shared_ptr<const ModelTable>;
+
+// To hoistd a session uses a model from its first request until it reports that
+// it is done. It is done when a caller has declared so since the last request,
+// and no other handle, lease, plan, host image or fetch holds it. A dropped
+// handle alone does not end the use: a publisher may keep none.
+//
+// Threads:  thread-safe; does nothing in the child of a fork. It reports under
+//           its lock, so that no request for the model overtakes the report.
+// Bounds:   an entry for each model held or not done with, and for the
+//           kMostDone newest done ones: to the next hoistd older ones are in
+//           use until the session's end. Repeated reports stay below a
+//           session's limit in flight (256).
+class ModelUses : public std::enable_shared_from_this<ModelUses> {
+ public:
+  static constexpr size_t kMostDone = 64;
+
+  // Tells hoistd, without waiting for an answer.
+  using Say = std::function<void(uint64_t model)>;
+
+  explicit ModelUses(Say say);
+  ModelUses(const ModelUses&) = delete;
+  ModelUses& operator=(const ModelUses&) = delete;
+  // The session is about to end: no more reports.
+  void End();
+
+  // The model's table. A session with a copy of the pointer is not done with
+  // the model.
+  ModelPtr Hold(ModelPtr table);
+  // A holder declares that it is done, before it drops its pointer.
+  void DoneWith(const ModelTable& table);
+  // A request uses the model, and its answer does not contain it.
+  void AskedFor(const ModelTable& table);
+  // Repeats the reports: to a successor of hoistd the session uses all that it
+  // may read.
+  void SayAgain();
+
+  // A request whose answer may be a model: the one of that name, or, without a
+  // name, any. It ends with this object.
+  class Ask {
+   public:
+    Ask(ModelUses& uses, std::optional<std::string> name);
+    Ask(const Ask&) = delete;
+    Ask& operator=(const Ask&) = delete;
+    ~Ask();
+
+    // The answer is this one, which is in use from now on.
+    ModelPtr Answered(ModelPtr table);
+
+   private:
+    ModelUses& uses_;
+    const std::optional<std::string> name_;
+  };
+
+ private:
+  struct Use {
+    std::string name;
+    uint64_t holders = 0;
+    bool done = false;  // Declared, and not requested since.
+    bool due = false;   // To report after an ask.
+    bool over() const { return done && holders == 0 && !due; }
+  };
+  struct Held;
+
+  Use& At(const ModelTable& table) HOIST_REQUIRES(mu_);
+  ModelPtr HoldLocked(ModelPtr table) HOIST_REQUIRES(mu_);
+  void Release(uint64_t model);
+  void SayIfDone(uint64_t model, Use& use) HOIST_REQUIRES(mu_);
+  void EndAsk(const std::optional<std::string>& name);
+  void DropOldest() HOIST_REQUIRES(mu_);
+
+  const uint64_t fork_generation_;
+  Mutex mu_;
+  Say say_ HOIST_GUARDED_BY(mu_);  // Empty: ended.
+  std::map<uint64_t, Use> models_ HOIST_GUARDED_BY(mu_);
+  std::multiset<std::optional<std::string>> asks_ HOIST_GUARDED_BY(mu_);
+};
+
+}  // namespace hoist
+
+#endif  // HOIST_CLIENT_SRC_MODEL_MODEL_USES_H_

@@ -1,0 +1,70 @@
+#include "client/src/plan/plan_finish.h"
+
+#include <atomic>
+#include <chrono>
+#include <system_error>
+#include <thread>
+
+#include "client/src/base/patience.h"
+#include "client/src/base/signals_blocked.h"
+#include "hoist/shared/mutex.h"
+
+namespace hoist {
+namespace {
+
+using std::chrono::steady_clock;
+
+// Ends a plan whose hoistd is silent, until the GPU is done.
+class SilenceWatch {
+ public:
+  SilenceWatch(Session& session, PlanLife& life)
+      : session_(session), life_(life) {
+    const SignalsBlocked blocked;  // The new thread inherits it.
+    try {
+      thread_ = std::thread([this] { Watch(); });
+    } catch (const std::system_error&) {
+      // No thread is to be had: the GPU is waited for as long as it takes.
+    }
+  }
+  ~SilenceWatch() {
+    {
+      const MutexLock lock(mu_);
+      done_ = true;
+      changed_.NotifyAll();
+    }
+    session_.WakeCalls();
+    if (thread_.joinable()) thread_.join();
+  }
+  SilenceWatch(const SilenceWatch&) = delete;
+  SilenceWatch& operator=(const SilenceWatch&) = delete;
+
+ private:
+  void Watch() {
+    while (!done_) {
+      const Status heard = session_.Ping(kGiveBackPatience, &done_);
+      if (heard.code() == Code::kDeadlineExceeded) life_.End(heard);
+      // Whatever else ends the session ends the plan.
+      if (!heard.ok()) return;
+      const auto again = steady_clock::now() + std::chrono::seconds(1);
+      const MutexLock lock(mu_);
+      while (!done_ && changed_.WaitUntil(mu_, again)) {
+      }
+    }
+  }
+
+  Session& session_;
+  PlanLife& life_;
+  std::atomic<bool> done_{false};
+  Mutex mu_;
+  CondVar changed_;
+  std::thread thread_;
+};
+
+}  // namespace
+
+void FinishOnDevice(StreamOrder& order, Session& session, PlanLife& life) {
+  const SilenceWatch watch(session, life);
+  (void)order.SynchronizeAll();
+}
+
+}  // namespace hoist

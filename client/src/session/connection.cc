@@ -1,0 +1,584 @@
+#include "client/src/session/connection.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <deque>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "client/src/base/patience.h"
+#include "client/src/base/signals_blocked.h"
+#include "hoist/shared/packet_socket.h"
+#include "hoist/shared/socket_path.h"
+#include "hoist/shared/wire.h"
+
+namespace hoist {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+// Somebody who waits for room looks whether there is a reason not to.
+constexpr milliseconds kLookEvery{100};
+
+// Between two tries to connect.
+constexpr milliseconds kRetryEvery{20};
+// For the reader to come to an end that its socket shows already.
+constexpr milliseconds kReaderLag{1000};
+
+// A release of nothing: hoistd answers it, and that is all.
+const Hoist__V1__ReleaseRequest kPing = HOIST__V1__RELEASE_REQUEST__INIT;
+
+Status Gone() {
+  return Status(Code::kUnavailable,
+                "hoistd has ended this session (stopped, crashed, or replaced "
+                "by one that does not go on with it); its leases and plans are "
+                "void: connect again, and stage again");
+}
+
+timeval ToTimeval(milliseconds time) {
+  timeval out = {};
+  out.tv_sec = static_cast<time_t>(time.count() / 1000);
+  out.tv_usec = static_cast<suseconds_t>(time.count() % 1000 * 1000);
+  return out;
+}
+
+bool HungUp(int socket) {
+  pollfd looked = {socket, 0, 0};  // What is asked for is always told.
+  return poll(&looked, 1, 0) > 0 && (looked.revents & POLLHUP) != 0;
+}
+
+bool NobodyListens(int error) {
+  return error == ENOENT || error == ECONNREFUSED || error == EAGAIN;
+}
+
+// A try to connect that failed.
+struct Refusal {
+  std::string path;
+  int error = 0;  // errno
+};
+
+// One try. The socket, or errno.
+Result<UniqueFd> TryToConnect(const std::string& path, timeval timeout,
+                              int* error) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof(address.sun_path)) {
+    return Status(Code::kInvalidArgument,
+                  "socket path " + path + " is longer than the " +
+                      std::to_string(sizeof(address.sun_path) - 1) +
+                      " bytes that a unix socket may have");
+  }
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (!socket.valid()) return ErrnoStatus(errno, "socket");
+  setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
+  int got = 0;
+  do {
+    got = connect(socket.get(), reinterpret_cast<sockaddr*>(&address),
+                  sizeof(address));
+  } while (got != 0 && errno == EINTR);
+  *error = got == 0 ? 0 : errno;
+  return socket;
+}
+
+// The group that may open the socket, as far as it can be seen: of the socket,
+// or of the closed folder around it. In a container its name means nothing.
+std::string GroupOf(const std::string& path) {
+  struct stat seen = {};
+  const std::string folder = path.substr(0, path.rfind('/') + 1);
+  if (stat(path.c_str(), &seen) != 0 && stat(folder.c_str(), &seen) != 0) {
+    return "hoist";
+  }
+  return "hoist; here gid " + std::to_string(seen.st_gid);
+}
+
+// Why no hoistd was reached at any of these.
+Status Unreached(const std::vector<Refusal>& refusals) {
+  bool nobody_listens = false;
+  std::string tried;
+  for (const Refusal& refusal : refusals) {
+    nobody_listens = nobody_listens || NobodyListens(refusal.error);
+    tried += (tried.empty() ? "" : ", ") + refusal.path + " (" +
+             std::strerror(refusal.error) + ")";
+  }
+  if (nobody_listens) {
+    return Status(Code::kUnavailable,
+                  "no hoistd listens at " + tried +
+                      "; start one (hoistd --user, or the node's: systemctl "
+                      "start hoistd), or set HOIST_SOCKET to its socket");
+  }
+  if (refusals.front().error == EACCES) {
+    return Status(Code::kPermissionDenied,
+                  "connect to " + tried +
+                      "; your user must be in the socket's group (" +
+                      GroupOf(refusals.front().path) +
+                      "), or start a hoistd of your own (hoistd --user)");
+  }
+  return ErrnoStatus(refusals.front().error,
+                     "connect to " + refusals.front().path);
+}
+
+}  // namespace
+
+Result<UniqueFd> ConnectSocket(const std::string& path, milliseconds deadline,
+                               milliseconds connect_timeout) {
+  const timeval timeout = ToTimeval(connect_timeout);
+  const Clock::time_point end = Clock::now() + deadline;
+  while (true) {
+    const std::vector<std::string> paths =
+        path.empty() ? SessionSocketsToTry() : std::vector<std::string>{path};
+    std::vector<Refusal> refusals;
+    // Where we look for one ourselves, the right one may be yet to come.
+    bool may_come = path.empty();
+    for (const std::string& candidate : paths) {
+      int error = 0;
+      Result<UniqueFd> socket = TryToConnect(candidate, timeout, &error);
+      if (!socket.ok() || error == 0) return socket;
+      may_come = may_come || NobodyListens(error);
+      refusals.push_back({candidate, error});
+    }
+    const milliseconds left =
+        std::chrono::duration_cast<milliseconds>(end - Clock::now());
+    if (!may_come || left.count() <= 0) return Unreached(refusals);
+    poll(nullptr, 0, static_cast<int>(std::min(left, kRetryEvery).count()));
+  }
+}
+
+Connection::Connection(UniqueFd socket, Handler* handler)
+    : socket_(std::move(socket)),
+      fork_closed_(socket_.get()),
+      handler_(handler) {
+  const SignalsBlocked blocked;  // The new thread inherits it.
+  reader_ = std::thread([this] { Read(); });
+}
+
+Connection::~Connection() { Close(); }
+
+Status Connection::Check() const {
+  const MutexLock lock(mu_);
+  if (!failed_.ok() || !HungUp(socket_.get())) return failed_;
+  // hoistd is gone, and the reader is about to see it, and perhaps why.
+  const Clock::time_point end = Clock::now() + kReaderLag;
+  while (failed_.ok() && ended_.WaitUntil(mu_, end)) {
+  }
+  return failed_.ok() ? Gone() : failed_;
+}
+
+void Connection::Close() {
+  std::call_once(closed_, [this] {
+    void_ = true;
+    Fail(Status(Code::kFailedPrecondition,
+                "the session is closed; connect again"));
+    HangUp();
+    if (reader_.joinable()) reader_.join();
+  });
+}
+
+Result<uint64_t> Connection::Expect(bool abandoned) {
+  const MutexLock lock(mu_);
+  if (!failed_.ok()) return failed_;
+  const uint64_t request_id = next_request_id_++;
+  pending_[request_id].abandoned = abandoned;
+  return request_id;
+}
+
+Result<Reply> Connection::Call(const Request& request, std::span<const int> fds,
+                               milliseconds deadline,
+                               const std::atomic<bool>* cancelled) {
+  return CallWithin(request, fds,
+                    {Clock::now() + deadline, Patience(), cancelled});
+}
+
+Result<Reply> Connection::CallOnce(const Request& request,
+                                   std::span<const int> fds,
+                                   milliseconds deadline) {
+  return CallWithin(request, fds,
+                    {Clock::now() + deadline, Patience(), nullptr, true});
+}
+
+Result<Reply> Connection::CallWithin(const Request& request,
+                                     std::span<const int> fds,
+                                     const Limits& limits) {
+  Result<Asked> asked = Ask(request, fds, limits);
+  if (!asked.ok()) return asked.status();
+  return Take(*asked, limits);
+}
+
+void Connection::CallMany(
+    std::span<const Hoist__V1__StageRequest> requests, milliseconds deadline,
+    const std::atomic<bool>* cancelled,
+    const std::function<bool(size_t i, Result<Reply>)>& each) {
+  // Fewer than hoistd lets a session have in flight.
+  constexpr size_t kAtOnce = 64;
+  struct Sent {
+    Limits limits;
+    Result<Asked> asked = Status();
+  };
+  std::deque<Sent> sent;
+  const size_t count = requests.size();
+  bool wanted = true;
+  size_t next = 0;
+  for (size_t i = 0; i < count && (wanted || i < next); ++i) {
+    while (wanted && next < count && next < i + kAtOnce) {
+      Sent& one = sent.emplace_back();
+      one.limits = {Clock::now() + deadline, Patience(), cancelled};
+      one.asked = Ask(requests[next].base, {}, one.limits);
+      ++next;
+    }
+    Sent& one = sent.front();
+    // Nobody waits for it any more: it is late at once.
+    if (!wanted) one.limits.end = Clock::now();
+    Result<Reply> reply = Status();
+    if (one.asked.ok()) {
+      reply = Take(*one.asked, one.limits);
+      if (!wanted && reply.ok()) handler_->GiveBack(*reply);
+    } else {
+      reply = one.asked.status();
+    }
+    sent.pop_front();
+    if (wanted) wanted = each(i, std::move(reply));
+  }
+}
+
+Result<Connection::Asked> Connection::Ask(const Request& request,
+                                          std::span<const int> fds,
+                                          const Limits& limits) {
+  const Result<uint64_t> request_id = Expect(/*abandoned=*/false);
+  if (!request_id.ok()) return request_id.status();
+  bool full = false;
+  Status sent;
+  {
+    const MutexLock sending(send_mu_);
+    {
+      const MutexLock lock(mu_);
+      Pending& asked = pending_.at(request_id.value());
+      asked.request = &request;
+      asked.fds = fds;
+      asked.once = limits.once;
+    }
+    sent = Send(Pack(request_id.value(), request), fds, limits, &full);
+    if (!sent.ok()) {
+      const MutexLock lock(mu_);
+      pending_.at(request_id.value()).request = nullptr;
+    }
+  }
+  Pending* pending = nullptr;
+  {
+    const MutexLock lock(mu_);
+    pending = &pending_.at(request_id.value());
+    if (!sent.ok() && !pending->reply.has_value()) {
+      pending_.erase(request_id.value());
+      if (full) {
+        return Status(Code::kDeadlineExceeded, "hoistd takes no more requests");
+      }
+      if (sent.code() == Code::kResourceExhausted) return sent;
+      pending = nullptr;
+    }
+  }
+  // Perhaps hoistd has said why, and the reader is about to see it.
+  if (pending == nullptr) {
+    Status why = Check();
+    return why.ok() ? Gone() : why;
+  }
+  return Asked{request_id.value(), pending};
+}
+
+Result<Reply> Connection::Take(const Asked& asked, const Limits& limits) {
+  Pending* const pending = asked.pending;
+  const Status awaited = Await(pending, limits);
+  const MutexLock lock(mu_);
+  if (!pending->reply.has_value()) {
+    pending->abandoned = true;
+    pending->request = nullptr;
+    return awaited;
+  }
+  Result<Reply> reply = *std::move(pending->reply);
+  pending_.erase(asked.request_id);
+  if (!reply.ok() || reply->status.ok()) return reply;
+  return reply->status;
+}
+
+Status Connection::Send(std::string_view body, std::span<const int> fds,
+                        const Limits& limits, bool* full) {
+  if (body.size() > kMaxRequestBody) {
+    return Status(Code::kResourceExhausted,
+                  "the request has " + std::to_string(body.size()) +
+                      " bytes, and hoistd takes " +
+                      std::to_string(kMaxRequestBody) +
+                      " at most: say it in fewer groups, tensors or parts (of "
+                      "parts, runs of one size are one)");
+  }
+  Clock::time_point end = limits.end;
+  if (limits.patience.count() > 0) {
+    end = std::min(end, Clock::now() + limits.patience);
+  }
+  while (true) {
+    const Status sent =
+        SendPacket(socket_.get(), body, fds, full, Sending::kNow);
+    if (sent.ok() || !*full) return sent;
+    const Clock::duration left = end - Clock::now();
+    if (left <= Clock::duration::zero() || limits.cancelled_now()) return sent;
+    pollfd room = {socket_.get(), POLLOUT, 0};
+    poll(&room, 1,
+         static_cast<int>(
+             std::min(std::chrono::ceil<milliseconds>(left), kLookEvery)
+                 .count()));
+    const MutexLock lock(mu_);
+    if (!failed_.ok()) return failed_;
+  }
+}
+
+Status Connection::Await(Pending* pending, const Limits& limits) {
+  const bool patient = limits.patience.count() == 0;
+  const Clock::time_point begin = Clock::now();
+  const Clock::duration ping_every = limits.patience / 4;
+  Clock::time_point next_ping = begin + ping_every;
+  const MutexLock lock(mu_);
+  while (!pending->reply.has_value()) {
+    const Clock::time_point now = Clock::now();
+    if (limits.cancelled_now()) {
+      return Status(Code::kCancelled, "nobody waits for it any more");
+    }
+    if (!patient && now - std::max(begin, heard_) >= limits.patience) {
+      silent_ = true;
+      NoteSilence();
+      return Status(Code::kDeadlineExceeded,
+                    "hoistd gives no sign of life for " +
+                        std::to_string(limits.patience.count()) +
+                        " ms; it is stopped, or hangs");
+    }
+    if (now >= limits.end) {
+      return Status(
+          Code::kDeadlineExceeded,
+          "hoistd did not answer within " +
+              std::to_string(
+                  std::chrono::round<milliseconds>(now - begin).count()) +
+              " ms");
+    }
+    if (!patient && now >= next_ping) {
+      next_ping = now + ping_every;
+      const MutexUnlock unlock(mu_);
+      const MutexLock sending(send_mu_);
+      bool full = false;  // Then it has enough to answer.
+      Result<uint64_t> ping = Expect(/*abandoned=*/true);
+      if (ping.ok()) {
+        (void)Send(Pack(*ping, kPing.base), {}, {now}, &full);
+      }
+      continue;
+    }
+    pending->arrived.WaitUntil(
+        mu_, patient ? limits.end : std::min(limits.end, next_ping));
+  }
+  return Status();
+}
+
+Status Connection::CallToGiveBack(const Request& request,
+                                  milliseconds deadline) {
+  if (silent_) {
+    Post(request);
+    return Check();
+  }
+  const Status given =
+      CallWithin(request, {}, {Clock::now() + deadline, GiveBackPatience()})
+          .status();
+  if (given.code() == Code::kDeadlineExceeded && silent_) return Check();
+  return given;
+}
+
+Status Connection::Ping(milliseconds deadline,
+                        const std::atomic<bool>* cancelled) {
+  Status heard =
+      CallWithin(kPing.base, {},
+                 {Clock::now() + deadline, milliseconds(0), cancelled})
+          .status();
+  if (heard.code() == Code::kDeadlineExceeded) {
+    silent_ = true;
+    NoteSilence();
+  }
+  return heard;
+}
+
+void Connection::WakeCalls() {
+  const MutexLock lock(mu_);
+  for (auto& [id, pending] : pending_) pending.arrived.NotifyAll();
+}
+
+void Connection::Post(const Request& request) {
+  const MutexLock sending(send_mu_);
+  const Result<uint64_t> request_id = Expect(/*abandoned=*/true);
+  // A failure means that hoistd is gone, and with it what this gives back.
+  if (!request_id.ok()) return;
+  bool full = false;
+  const milliseconds patience = silent_ ? milliseconds(0) : kGiveBackPatience;
+  const Status sent = Send(Pack(request_id.value(), request), {},
+                           {Clock::now() + patience}, &full);
+  if (sent.ok() || !full) return;
+  Fail(Status(Code::kUnavailable,
+              "hoistd reads nothing (it is stopped, or hangs), and no more "
+              "messages fit; the session has ended, and gives back what it had "
+              "when that is not in use any more; connect again"));
+}
+
+void Connection::Read() {
+  pthread_setname_np(pthread_self(), "hoist-session");
+  try {
+    ReadUntilEnd();
+  } catch (const std::bad_alloc&) {
+    Fail(Status(Code::kResourceExhausted,
+                "out of memory while reading a reply; connect again"));
+  }
+}
+
+void Connection::ReadUntilEnd() {
+  Status read;
+  while (read.ok()) read = ReadOne();
+  Fail(std::move(read));
+}
+
+Status Connection::ReadOne() {
+  Result<std::optional<Packet>> packet = ReceivePacket(socket_.get());
+  if (!packet.ok()) {
+    // Our own kind of error where the bytes are wrong; else the socket's end.
+    switch (packet.status().code()) {
+      case Code::kInvalidArgument:
+        return Status(Code::kInternal, "hoistd sent a malformed reply: " +
+                                           packet.status().message());
+      case Code::kFailedPrecondition:
+      case Code::kResourceExhausted:
+        return packet.status();
+      default:
+        return Gone();
+    }
+  }
+  if (!packet->has_value()) return Gone();
+  Result<Reply> reply = DecodeReply(*std::move(*packet));
+  if (!reply.ok()) return reply.status();
+  return Deliver(std::move(reply).value());
+}
+
+bool Connection::ended_unheard() const {
+  const MutexLock lock(mu_);
+  return !failed_.ok() && !answered_.load();
+}
+
+Status Connection::Deliver(Reply reply) {
+  answered_.store(true);
+  // Request 0 is nobody's: hoistd says why it ends the session, or it asks.
+  if (reply.request_id == 0 && !reply.status.ok()) {
+    void_ = true;
+    return reply.status;
+  }
+  if (const auto* ask = std::get_if<SlabAsk>(&reply.body)) {
+    handler_->OnAsk(*ask);
+    return Status();
+  }
+  if (const auto* resumed = std::get_if<Resumed>(&reply.body)) {
+    return Resume(resumed->number);
+  }
+  {
+    const MutexLock lock(mu_);
+    heard_ = Clock::now();
+    silent_ = false;
+    const auto it = pending_.find(reply.request_id);
+    if (it == pending_.end() || it->second.reply.has_value()) {
+      if (!failed_.ok()) return failed_;
+      return Status(Code::kInternal, "hoistd answered request " +
+                                         std::to_string(reply.request_id) +
+                                         ", which was not made");
+    }
+  }
+  if (const auto* lost = std::get_if<ResumeReply>(&reply.body)) {
+    {
+      const MutexLock lock(mu_);
+      pending_.erase(reply.request_id);
+    }
+    return handler_->OnResumed(*lost);
+  }
+  const Status admitted = handler_->Admit(&reply);
+  bool give_back = !admitted.ok();
+  {
+    const MutexLock lock(mu_);
+    // Fail() may have answered meanwhile.
+    const auto it = pending_.find(reply.request_id);
+    if (it == pending_.end() || it->second.reply.has_value()) {
+      give_back = true;
+    } else if (it->second.abandoned) {
+      give_back = true;
+      pending_.erase(it);
+    } else if (!admitted.ok()) {
+      it->second.reply = admitted;
+      it->second.arrived.NotifyAll();
+    } else {
+      it->second.reply = std::move(reply);
+      it->second.arrived.NotifyAll();
+    }
+  }
+  if (give_back) handler_->GiveBack(reply);
+  return Status();
+}
+
+// The last hoistd answers nothing any more, and this one has not looked at what
+// was sent to it.
+Status Connection::Resume(uint64_t number) {
+  const MutexLock sending(send_mu_);
+  was_resumed_.store(true);
+  const Result<uint64_t> request_id = Expect(/*abandoned=*/true);
+  if (!request_id.ok()) return request_id.status();
+  Status sent = SendPacket(
+      socket_.get(), handler_->PackGrants(request_id.value(), number), {});
+  // Under the lock: their callers do not leave meanwhile.
+  const MutexLock lock(mu_);
+  std::erase_if(pending_, [&](const auto& entry) {
+    return entry.second.abandoned && entry.first != request_id.value();
+  });
+  for (auto& [id, pending] : pending_) {
+    if (pending.request == nullptr || pending.reply.has_value()) continue;
+    if (!sent.ok()) break;
+    if (pending.once) {
+      pending.reply = Reply{.request_id = id, .body = Resumed{number}};
+      pending.arrived.NotifyAll();
+      continue;
+    }
+    sent = SendPacket(socket_.get(), Pack(id, *pending.request), pending.fds);
+  }
+  return sent.ok() ? sent : Gone();
+}
+
+void Connection::Fail(Status why) {
+  {
+    const MutexLock lock(mu_);
+    if (!failed_.ok()) return;
+    failed_ = why;
+    std::erase_if(pending_, [](const auto& p) { return p.second.abandoned; });
+    for (auto& [id, pending] : pending_) {
+      if (!pending.reply.has_value()) pending.reply = failed_;
+      pending.arrived.NotifyAll();
+    }
+    ended_.NotifyAll();
+  }
+  Release();
+  const MutexLock lock(listeners_mu_);
+  for (Listener* listener : listeners_) listener->SessionEnded(why);
+}
+
+// Wakes the reader and any sender, and tells hoistd that all is given back.
+void Connection::HangUp() { shutdown(socket_.get(), SHUT_RDWR); }
+
+void Connection::Release() {
+  {
+    const MutexLock lock(mu_);
+    if (failed_.ok()) return;
+  }
+  if (!handler_->InUse()) HangUp();
+}
+
+}  // namespace hoist

@@ -1,0 +1,576 @@
+#include "client/src/session/session.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "client/src/base/fork_guard.h"
+
+namespace hoist {
+namespace {
+
+Status WrongAnswer() {
+  return Status(Code::kInternal,
+                "hoistd answered with something that was not asked for");
+}
+
+template <typename Body>
+Result<Body> Take(Result<Reply>& reply) {
+  if (!reply.ok()) return reply.status();
+  if (auto* body = std::get_if<Body>(&reply->body)) return std::move(*body);
+  return WrongAnswer();
+}
+
+Hoist__V1__StageRequest StageOf(const ModelTable& model, uint32_t group,
+                                uint32_t device,
+                                std::chrono::milliseconds deadline) {
+  Hoist__V1__StageRequest request = HOIST__V1__STAGE_REQUEST__INIT;
+  request.model_id = model.facts().id;
+  request.group = group;
+  request.device = device;
+  request.deadline_ms = static_cast<uint64_t>(deadline.count());
+  return request;
+}
+
+struct HeatMessage {
+  explicit HeatMessage(const Session::HeatReport& report)
+      : request(report.request) {
+    std::tie(heat.n_groups, heat.groups) = Items(report.read.groups);
+    std::tie(heat.n_heat, heat.heat) = Items(report.read.heat);
+    request.heat = &heat;
+  }
+  HeatMessage(const HeatMessage&) = delete;
+  HeatMessage& operator=(const HeatMessage&) = delete;
+
+  Hoist__V1__HeatRequest request;
+  Hoist__V1__Heat heat = HOIST__V1__HEAT__INIT;
+};
+
+Hoist__V1__ReleaseRequest ReleaseOf(std::span<const uint64_t> lease_ids) {
+  Hoist__V1__ReleaseRequest request = HOIST__V1__RELEASE_REQUEST__INIT;
+  std::tie(request.n_lease_ids, request.lease_ids) = Items(lease_ids);
+  return request;
+}
+
+}  // namespace
+
+Session::Session(const hoist_connect_options& options)
+    : fork_generation_(ForkGeneration()),
+      call_deadline_(options.call_deadline_ms),
+      model_uses_(std::make_shared<ModelUses>([this](uint64_t model) {
+        Hoist__V1__SetOrderRequest none = HOIST__V1__SET_ORDER_REQUEST__INIT;
+        none.model_id = model;
+        connection_->Post(none.base);
+      })) {}
+
+Session::~Session() {
+  model_uses_->End();
+  Close();
+  // In the child of a fork the mappings are the parent's to count.
+  if (forked()) return;
+  for (const auto& [index, device] : shared_devices_) device->Leave(this);
+}
+
+bool Session::forked() const { return fork_generation_ != ForkGeneration(); }
+
+Result<std::shared_ptr<Session>> Session::Connect(
+    const hoist_connect_options& options) {
+  std::shared_ptr<Session> session(new Session(options));
+  if (Status s = session->Open(options); !s.ok()) return s;
+  return session;
+}
+
+// A hoistd that dies meanwhile is as one that does not listen yet.
+Status Session::Open(const hoist_connect_options& options) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point end =
+      Clock::now() + std::chrono::milliseconds(options.connect_deadline_ms);
+  while (true) {
+    const auto left =
+        std::max(std::chrono::duration_cast<std::chrono::milliseconds>(
+                     end - Clock::now()),
+                 std::chrono::milliseconds(0));
+    Status opened = TryToOpen(options, left);
+    const bool died = connection_ != nullptr &&
+                      opened.code() == Code::kUnavailable &&
+                      connection_->ended_unheard();
+    if (!died || Clock::now() >= end) return opened;
+  }
+}
+
+Status Session::TryToOpen(const hoist_connect_options& options,
+                          std::chrono::milliseconds deadline) {
+  Close();  // Its thread uses connection_.
+  connection_.reset();
+  Result<UniqueFd> socket =
+      ConnectSocket(options.socket_path, deadline, call_deadline_);
+  if (!socket.ok()) return socket.status();
+  connection_ = std::make_unique<Connection>(
+      std::move(socket).value(), static_cast<Connection::Handler*>(this));
+  Hoist__V1__OpenSessionRequest request = HOIST__V1__OPEN_SESSION_REQUEST__INIT;
+  request.client_name = Text(options.client_name);
+  request.device_budget_bytes = options.device_budget_bytes;
+  request.closes_slabs = 1;
+  request.resumes = 1;
+  Result<Reply> reply = connection_->Call(request.base, {}, call_deadline_);
+  if (!reply.ok()) return reply.status();
+  auto* opened = std::get_if<OpenReply>(&reply->body);
+  if (opened == nullptr) return WrongAnswer();
+  opened_ = std::move(*opened);
+  for (const DeviceFacts& device : opened_.devices) {
+    shared_devices_[device.index] =
+        SharedDevice::Get(opened_.instance_id, device);
+  }
+  if (opened_.in_place.has_value()) {
+    std::vector<SharedDevice::Uuid> gpus;
+    for (const DeviceFacts& device : opened_.devices) {
+      if (device.kind == DeviceKind::kCuda) gpus.push_back(device.uuid);
+    }
+    shared_devices_[opened_.in_place->index] = SharedDevice::Get(
+        opened_.instance_id, *opened_.in_place, std::move(gpus));
+  }
+  ready_.store(true);
+  return Status();
+}
+
+Status Session::Check() const {
+  if (forked()) return ForkedStatus();
+  return connection_->Check();
+}
+
+void Session::Close() {
+  if (connection_ != nullptr) connection_->Close();
+}
+
+const DeviceFacts* Session::FindDevice(uint32_t index) const {
+  for (const DeviceFacts& device : opened_.devices) {
+    if (device.index == index) return &device;
+  }
+  return nullptr;
+}
+
+// On the reading thread. No lease is asked for before Open() has filled
+// `shared_devices_`, and the lock of the request's table orders the two.
+Status Session::Admit(Reply* reply) {
+  if (auto* lease = std::get_if<LeaseGrant>(&reply->body)) {
+    return AdmitLease(lease);
+  }
+  // hoistd has set the plan, and perhaps ended another for it, whatever becomes
+  // of it here: its caller must learn both.
+  if (auto* plan = std::get_if<PlanGrant>(&reply->body)) {
+    plan->admitted = ImportRing(plan);
+  }
+  if (const auto* arena = std::get_if<ArenaGrant>(&reply->body)) {
+    uses_.AddArena(arena->id);
+  }
+  return Status();
+}
+
+Status Session::AdmitLease(LeaseGrant* lease) {
+  const auto it = shared_devices_.find(lease->device);
+  if (it == shared_devices_.end()) {
+    return Status(Code::kInternal, "hoistd leased on a device it did not name");
+  }
+  std::vector<SlabImport> slabs = std::exchange(lease->slabs, {});
+  if (lease->apart) {
+    Result<SlabHandle> slab =
+        it->second->AdmitApart(this, std::move(slabs), lease->offset_bytes);
+    if (!slab.ok()) return slab.status();
+    lease->slab = *slab;
+  } else {
+    Result<const void*> address = it->second->Admit(
+        this, std::move(slabs), lease->offset_bytes, lease->image_bytes);
+    if (!address.ok()) return address.status();
+    lease->address = *address;
+  }
+  uses_.Add(*lease);
+  return Status();
+}
+
+void Session::GiveBack(const Reply& reply) {
+  if (const auto* lease = std::get_if<LeaseGrant>(&reply.body)) {
+    PostRelease(lease->id);
+  } else if (const auto* plan = std::get_if<PlanGrant>(&reply.body)) {
+    ClearPlan(plan->info.id, kUnheard);
+  } else if (const auto* arena = std::get_if<ArenaGrant>(&reply.body)) {
+    CloseArena(arena->id, kUnheard);
+  } else if (const auto* permit = std::get_if<PermitGrant>(&reply.body)) {
+    ClosePermit(permit->id, kUnheard);
+  }
+}
+
+// What is asked for is used by none of this session's leases and plans, or
+// hoistd errs: then it is kept. Whoever had one has finished its GPU work
+// before it gave that back, as hoist_c.h demands, so that nothing is waited for
+// here; and nothing can be, since whatever is being captured in the context
+// would be lost by it.
+void Session::OnAsk(const SlabAsk& ask) {
+  if (!ready_.load()) return;  // It has sent no slab yet.
+  std::vector<uint64_t> closed;
+  if (const auto it = shared_devices_.find(ask.device);
+      it != shared_devices_.end()) {
+    closed = it->second->Close(this, ask.slabs,
+                               [&](uint64_t offset, uint64_t bytes) {
+                                 return uses_.Any(ask.device, offset, bytes);
+                               });
+  }
+  Hoist__V1__SlabsClosedRequest answer = HOIST__V1__SLABS_CLOSED_REQUEST__INIT;
+  answer.device = ask.device;
+  answer.number = ask.number;
+  std::tie(answer.n_slab_ids, answer.slab_ids) = Items(closed);
+  connection_->Post(answer.base);
+}
+
+std::string Session::PackGrants(uint64_t request_id, uint64_t number) {
+  Hoist__V1__ResumeRequest request = HOIST__V1__RESUME_REQUEST__INIT;
+  request.number = number;
+  if (!ready_.load()) return Pack(request_id, request.base);
+  const std::vector<uint64_t> leases = uses_.Leases();
+  std::tie(request.n_lease_ids, request.lease_ids) = Items(leases);
+  const std::vector<uint64_t> arenas = uses_.Arenas();
+  std::tie(request.n_arena_ids, request.arena_ids) = Items(arenas);
+  std::vector<uint64_t> plans;
+  {
+    const std::lock_guard<std::mutex> lock(plans_mu_);
+    plans.assign(plans_.begin(), plans_.end());
+  }
+  std::tie(request.n_plan_ids, request.plan_ids) = Items(plans);
+  Repeated<Hoist__V1__ResumeRequest__OpenSlab> slabs;
+  for (const auto& [index, device] : shared_devices_) {
+    for (const uint64_t slab : device->OpenOf(this)) {
+      slabs.Add(HOIST__V1__RESUME_REQUEST__OPEN_SLAB__INIT);
+      slabs.back().device = index;
+      slabs.back().slab_id = slab;
+    }
+  }
+  std::tie(request.n_slabs, request.slabs) = slabs.Items();
+  return Pack(request_id, request.base);
+}
+
+Status Session::OnResumed(const ResumeReply& lost) {
+  connection_->TellPlansEnded(
+      lost.lost_plans,
+      Status(Code::kAborted,
+             "the plan has ended with the hoistd that made it; make it anew"));
+  model_uses_->SayAgain();
+  connection_->TellResumed();
+  if (lost.lost_leases.empty()) return Status();
+  return Status(Code::kUnavailable,
+                "hoistd died, and the next one has not all that this session "
+                "leased; connect again");
+}
+
+Status Session::ImportRing(PlanGrant* plan) {
+  uses_.Add(*plan);
+  {
+    const std::lock_guard<std::mutex> lock(plans_mu_);
+    plans_.insert(plan->info.id);
+  }
+  if (plan->slabs.empty()) return Status();
+  const auto it = shared_devices_.find(*plan->slab_device);
+  if (it == shared_devices_.end()) {
+    return Status(Code::kInternal,
+                  "hoistd planned on a device it did not name");
+  }
+  return it->second->Admit(this, std::exchange(plan->slabs, {}), 0, 0).status();
+}
+
+Status Session::FindSlots(uint32_t device, PlanGrant* plan) {
+  if (plan->slab_device.value_or(device) != device) {
+    return Status(Code::kInternal, "hoistd planned on another device");
+  }
+  SharedDevice& shared = *shared_devices_.at(device);
+  for (PlannedGroup& group : plan->groups) {
+    if (group.resident) continue;
+    Result<const void*> address =
+        shared.Admit(this, {}, group.offset_bytes, group.slot_bytes);
+    if (!address.ok()) return address.status();
+    group.address = *address;
+  }
+  return Status();
+}
+
+Result<HeldModel> Session::CallForModel(const Connection::Request& request,
+                                        std::span<const int> fds,
+                                        std::chrono::milliseconds deadline,
+                                        std::optional<std::string> name) {
+  if (forked()) return ForkedStatus();
+  ModelUses::Ask ask(*model_uses_, std::move(name));
+  Result<Reply> reply =
+      connection_->Call(request, fds, deadline + call_deadline_);
+  if (!reply.ok()) return reply.status();
+  auto* model = std::get_if<ModelPtr>(&reply->body);
+  if (model == nullptr) return WrongAnswer();
+  return HeldModel{*model, ask.Answered(*model)};
+}
+
+Status Session::CallForNothing(const Connection::Request& request) {
+  if (forked()) return ForkedStatus();
+  return connection_->Call(request, {}, call_deadline_).status();
+}
+
+Status Session::Forget(const ModelTable& model) {
+  Hoist__V1__ForgetModelRequest request = HOIST__V1__FORGET_MODEL_REQUEST__INIT;
+  request.model_id = model.facts().id;
+  return IgnoreReplayedNotFound(CallForNothing(request.base));
+}
+
+// What a hoistd that died has done, the next one does not find.
+Status Session::IgnoreReplayedNotFound(Status status) const {
+  const bool done_before =
+      status.code() == Code::kNotFound && connection_->was_resumed();
+  return done_before ? Status() : status;
+}
+
+Result<LeaseGrant> Session::Stage(const ModelTable& model, uint32_t group,
+                                  uint32_t device,
+                                  std::chrono::milliseconds deadline,
+                                  const std::atomic<bool>* cancelled) {
+  if (forked()) return ForkedStatus();
+  const auto request = StageOf(model, group, device, deadline);
+  Result<Reply> reply =
+      connection_->Call(request.base, {}, deadline + call_deadline_, cancelled);
+  return LeaseOf(std::move(reply), request, model);
+}
+
+Result<LeaseGrant> Session::LeaseOf(Result<Reply> reply,
+                                    const Hoist__V1__StageRequest& request,
+                                    const ModelTable& model) {
+  if (!reply.ok()) return reply.status();
+  auto* lease = std::get_if<LeaseGrant>(&reply->body);
+  if (lease == nullptr) return WrongAnswer();
+  if (lease->model_id != request.model_id || lease->group != request.group ||
+      lease->device != request.device || lease->apart != (request.apart != 0) ||
+      lease->image_bytes != model.groups()[request.group].image_bytes) {
+    PostRelease(lease->id);
+    return WrongAnswer();
+  }
+  return std::move(*lease);
+}
+
+void Session::StageApart(const ModelTable& model,
+                         std::span<const uint32_t> groups,
+                         const ApartOptions& options, const EachLease& each) {
+  if (forked()) {
+    (void)each(0, ForkedStatus());
+    return;
+  }
+  std::vector<Hoist__V1__StageRequest> requests;
+  requests.reserve(groups.size());
+  for (const uint32_t group : groups) {
+    requests.push_back(StageOf(model, group, options.device, options.deadline));
+    requests.back().apart = 1;
+    requests.back().background = options.background ? 1 : 0;
+  }
+  connection_->CallMany(requests, options.deadline + call_deadline_,
+                        options.cancelled, [&](size_t i, Result<Reply> reply) {
+                          return each(
+                              i, LeaseOf(std::move(reply), requests[i], model));
+                        });
+}
+
+Result<KnownHeat> Session::ReportHeat(const HeatReport& report,
+                                      const std::atomic<bool>* cancelled) {
+  if (forked()) return ForkedStatus();
+  HeatMessage message(report);
+  Result<Reply> reply =
+      connection_->Call(message.request.base, {}, call_deadline_, cancelled);
+  return Take<KnownHeat>(reply);
+}
+
+void Session::PostHeat(const HeatReport& report) {
+  if (!forked()) connection_->Post(HeatMessage(report).request.base);
+}
+
+Result<DeviceFacts> Session::InPlace() const {
+  if (opened_.in_place.has_value()) return *opened_.in_place;
+  return Status(Code::kUnimplemented,
+                "this hoistd has nothing that is read in place" +
+                    (opened_.no_in_place.empty() ? std::string()
+                                                 : ": " + opened_.no_in_place));
+}
+
+Result<UniqueFd> Session::ReadImage(
+    const ModelTable& model, uint32_t group,
+    const std::function<Result<UniqueFd>()>& make,
+    std::chrono::milliseconds deadline) {
+  using std::chrono::milliseconds;
+  if (forked()) return ForkedStatus();
+  const auto end = std::chrono::steady_clock::now() + deadline;
+  while (true) {
+    Result<UniqueFd> memfd = make();
+    if (!memfd.ok()) return memfd;
+    const milliseconds left = std::max(
+        std::chrono::ceil<milliseconds>(end - std::chrono::steady_clock::now()),
+        milliseconds(0));
+    Hoist__V1__ReadImageRequest request = HOIST__V1__READ_IMAGE_REQUEST__INIT;
+    request.model_id = model.facts().id;
+    request.group = group;
+    request.deadline_ms = static_cast<uint64_t>(left.count());
+    const int fd = memfd->get();
+    Result<Reply> reply = connection_->CallOnce(request.base, std::span(&fd, 1),
+                                                left + call_deadline_);
+    if (!reply.ok()) return reply.status();
+    if (!std::holds_alternative<Resumed>(reply->body)) return memfd;
+  }
+}
+
+Status Session::Prefetch(const ModelTable& model,
+                         std::span<const uint32_t> groups, int tier,
+                         uint32_t device) {
+  Hoist__V1__PrefetchRequest request = HOIST__V1__PREFETCH_REQUEST__INIT;
+  request.model_id = model.facts().id;
+  std::tie(request.n_groups, request.groups) = Items(groups);
+  request.tier = static_cast<Hoist__V1__Tier>(tier);
+  request.device = device;
+  return CallForNothing(request.base);
+}
+
+Status Session::Release(uint64_t lease_id) {
+  if (forked()) return ForkedStatus();
+  uses_.RemoveLeases({&lease_id, 1});
+  connection_->Release();
+  return IgnoreReplayedNotFound(connection_->CallToGiveBack(
+      ReleaseOf({&lease_id, 1}).base, call_deadline_));
+}
+
+void Session::PostReleases(std::span<const uint64_t> lease_ids) {
+  if (forked() || lease_ids.empty()) return;
+  uses_.RemoveLeases(lease_ids);
+  connection_->Release();
+  connection_->Post(ReleaseOf(lease_ids).base);
+}
+
+Result<PlanGrant> Session::SetPlan(const Hoist__V1__SetPlanRequest& request) {
+  if (forked()) return ForkedStatus();
+  // The new plan may need the place of the old one.
+  SlabUses::Places old = uses_.RemovePlan(request.replaces);
+  Result<Reply> reply = connection_->Call(
+      request.base, {},
+      std::chrono::milliseconds(request.deadline_ms) + call_deadline_);
+  if (!reply.ok()) {
+    // It may stand as before.
+    if (!old.empty()) uses_.PutBack(request.replaces, std::move(old));
+    return reply.status();
+  }
+  auto* plan = std::get_if<PlanGrant>(&reply->body);
+  if (plan == nullptr) return WrongAnswer();
+  ForgetPlan(request.replaces);
+  if (plan->admitted.ok()) plan->admitted = FindSlots(request.device, plan);
+  return std::move(*plan);
+}
+
+void Session::ForgetPlan(uint64_t id) {
+  const std::lock_guard<std::mutex> lock(plans_mu_);
+  plans_.erase(id);
+}
+
+// An error means that the session has ended, and all that it had with it.
+void Session::Return(const Connection::Request& request, Heard heard) {
+  if (heard == kUnheard) return connection_->Post(request);
+  (void)connection_->CallToGiveBack(request, call_deadline_);
+}
+
+void Session::ClearPlan(uint64_t id, Heard heard) {
+  if (forked()) return;
+  uses_.RemovePlan(id);
+  connection_->Release();
+  ForgetPlan(id);
+  Hoist__V1__ClearPlanRequest request = HOIST__V1__CLEAR_PLAN_REQUEST__INIT;
+  request.plan_id = id;
+  Return(request.base, heard);
+}
+
+Result<ArenaGrant> Session::OpenArena(const hoist_arena_options& options) {
+  if (forked()) return ForkedStatus();
+  Hoist__V1__OpenArenaRequest request = HOIST__V1__OPEN_ARENA_REQUEST__INIT;
+  request.size_bytes = options.bytes;
+  request.deadline_ms = options.deadline_ms;
+  Result<Reply> reply = connection_->Call(
+      request.base, {},
+      std::chrono::milliseconds(options.deadline_ms) + call_deadline_);
+  if (!reply.ok()) return reply.status();
+  auto* arena = std::get_if<ArenaGrant>(&reply->body);
+  if (arena == nullptr) return WrongAnswer();
+  if (arena->bytes < options.bytes) {
+    CloseArena(arena->id);
+    return WrongAnswer();
+  }
+  return std::move(*arena);
+}
+
+void Session::CloseArena(uint64_t id, Heard heard) {
+  if (forked()) return;
+  uses_.RemoveArena(id);
+  connection_->Release();
+  Hoist__V1__CloseArenaRequest request = HOIST__V1__CLOSE_ARENA_REQUEST__INIT;
+  request.arena_id = id;
+  Return(request.base, heard);
+}
+
+Status Session::CheckHeld() const {
+  return forked() ? ForkedStatus() : connection_->CheckHeld();
+}
+
+Result<PermitGrant> Session::OpenPermit(
+    const hoist_copy_permit_options& options,
+    const std::atomic<bool>* cancelled) {
+  if (forked()) return ForkedStatus();
+  Hoist__V1__Share share = ShareOf(options);
+  Hoist__V1__OpenPermitRequest request = HOIST__V1__OPEN_PERMIT_REQUEST__INIT;
+  request.device = options.device;
+  request.share = &share;
+  Result<Reply> reply =
+      connection_->Call(request.base, {}, call_deadline_, cancelled);
+  if (!reply.ok()) {
+    // Shares and devices were checked, so that it is the verb.
+    const Status& why = reply.status();
+    if (why.code() != Code::kInvalidArgument) return why;
+    return Status(Code::kUnimplemented,
+                  "this hoistd grants no copy permits: " + why.message());
+  }
+  return Take<PermitGrant>(reply);
+}
+
+void Session::ClosePermit(uint64_t id, Heard heard) {
+  if (forked()) return;
+  Hoist__V1__ClosePermitRequest request = HOIST__V1__CLOSE_PERMIT_REQUEST__INIT;
+  request.permit_id = id;
+  Return(request.base, heard);
+}
+
+Lease::~Lease() {
+  if (!released_.exchange(true)) session_->PostRelease(grant_.id);
+}
+
+Status Lease::Check() const {
+  if (released_.load()) {
+    return Status(Code::kFailedPrecondition,
+                  "the lease is released; stage the group again");
+  }
+  return session_->Check();
+}
+
+const TensorEntry* Lease::FindTensor(std::string_view name) const {
+  // The model's table knows the first tensor of each name; published groups may
+  // share names, so that another group's is looked for here.
+  const std::optional<TensorPlace> place = model_->FindTensor(name);
+  if (!place.has_value()) return nullptr;
+  if (place->group == grant_.group) return &group().tensors[place->tensor];
+  for (const TensorEntry& tensor : group().tensors) {
+    if (tensor.name == name) return &tensor;
+  }
+  return nullptr;
+}
+
+Status Lease::Release() {
+  if (session_->forked()) return ForkedStatus();
+  if (released_.exchange(true)) return Status();
+  Status released = session_->Release(grant_.id);
+  held_.reset();
+  // A closed session has given everything back already.
+  if (released.code() == Code::kFailedPrecondition) return Status();
+  return released;
+}
+
+}  // namespace hoist

@@ -1,0 +1,221 @@
+// A worker's session with hoistd, and the leases it holds.
+#ifndef HOIST_CLIENT_SRC_SESSION_SESSION_H_
+#define HOIST_CLIENT_SRC_SESSION_SESSION_H_
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+
+#include "client/src/messages/messages.h"
+#include "client/src/messages/model_table.h"
+#include "client/src/model/model_uses.h"
+#include "client/src/session/connection.h"
+#include "client/src/session/shared_device.h"
+#include "client/src/session/slab_uses.h"
+#include "hoist/c/arena.h"
+#include "hoist/c/copy_permit.h"
+#include "hoist/c/session.h"
+#include "hoist/shared/status.h"
+
+namespace hoist {
+
+// The model in a reply.
+struct HeldModel {
+  ModelPtr table;
+  ModelPtr held;  // The same, in use while this exists.
+};
+
+// After a failure, if hoistd lives, leases and plans stay this process's until
+// they are given back here; only then the connection ends.
+//
+// Threads:  thread-safe.
+// Owns:     the connection and its share of the devices' mappings, which end
+//           with it. Slabs without its leases and rings end before, if hoistd
+//           asks for them.
+class Session final : private Connection::Handler {
+ public:
+  // All options are set; an empty path: the first of SessionSocketsToTry() that
+  // answers.
+  static Result<std::shared_ptr<Session>> Connect(
+      const hoist_connect_options& options);
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+  ~Session() override;
+
+  // FailedPrecondition: forked or closed. Unavailable: hoistd is gone.
+  Status Check() const;
+  // This object is the parent's: do not touch it (see fork_guard.h).
+  bool forked() const;
+  void Close();
+  uint64_t id() const { return opened_.session_id; }
+  const std::array<uint8_t, 16>& instance_id() const {
+    return opened_.instance_id;
+  }
+  const std::string& daemon_version() const { return opened_.daemon_version; }
+  const std::vector<DeviceFacts>& devices() const { return opened_.devices; }
+  const DeviceFacts* FindDevice(uint32_t index) const;
+
+  // Plain requests. `deadline`: hoistd's wait, beyond the time of the call. A
+  // model in the answer is in use while it is held (ModelUses); `name`: the
+  // only model it can be. Internal: hoistd answered with something else.
+  Result<HeldModel> CallForModel(const Connection::Request& request,
+                                 std::span<const int> fds = {},
+                                 std::chrono::milliseconds deadline = {},
+                                 std::optional<std::string> name = {});
+  Status CallForNothing(const Connection::Request& request);
+  Status Forget(const ModelTable& model);
+  ModelUses& model_uses() { return *model_uses_; }
+  // For all its users in this session.
+  ModelPtr Hold(const ModelPtr& model) { return model_uses_->Hold(model); }
+  Result<LeaseGrant> Stage(const ModelTable& model, uint32_t group,
+                           uint32_t device, std::chrono::milliseconds deadline,
+                           const std::atomic<bool>* cancelled = nullptr);
+  // Each group in a slab of its own, on a device or in in-place memory; `each`
+  // gets the leases in order, until it returns false.
+  struct ApartOptions {
+    uint32_t device = 0;
+    std::chrono::milliseconds deadline{0};
+    bool background = false;  // Copies use unused bandwidth.
+    const std::atomic<bool>* cancelled = nullptr;
+  };
+  using EachLease = std::function<bool(size_t i, Result<LeaseGrant>)>;
+  void StageApart(const ModelTable& model, std::span<const uint32_t> groups,
+                  const ApartOptions& options, const EachLease& each);
+  // Reads of passes, in bytes per pass. Unimplemented: this hoistd is too old
+  // to store it.
+  struct HeatReport {
+    Hoist__V1__HeatRequest request = HOIST__V1__HEAT_REQUEST__INIT;
+    KnownHeat read;  // The request's.
+  };
+  Result<KnownHeat> ReportHeat(const HeatReport& report,
+                               const std::atomic<bool>* cancelled = nullptr);
+  // Does not wait.
+  void PostHeat(const HeatReport& report);
+  // Unimplemented: this hoistd has none; the message says why.
+  Result<DeviceFacts> InPlace() const;
+  // See Connection.
+  void WakeCalls() { connection_->WakeCalls(); }
+  Status Ping(std::chrono::milliseconds deadline,
+              const std::atomic<bool>* cancelled) {
+    return connection_->Ping(deadline, cancelled);
+  }
+  // Reads into a memfd from `make`, of the image's size and allocated, sealed
+  // only against growing and shrinking. The returned one is full and read-only.
+  // Each hoistd gets its own: it seals a memfd before it fills it, and may die
+  // before it is done.
+  Result<UniqueFd> ReadImage(const ModelTable& model, uint32_t group,
+                             const std::function<Result<UniqueFd>()>& make,
+                             std::chrono::milliseconds deadline);
+  Status Prefetch(const ModelTable& model, std::span<const uint32_t> groups,
+                  int tier, uint32_t device);
+  Status Release(uint64_t lease_id);
+  // Does not wait for the answer.
+  void PostRelease(uint64_t lease_id) { PostReleases({&lease_id, 1}); }
+  void PostReleases(std::span<const uint64_t> lease_ids);
+
+  // An error is hoistd's answer or the connection's; the grant's `admitted`
+  // says why a granted plan cannot be used here.
+  Result<PlanGrant> SetPlan(const Hoist__V1__SetPlanRequest& request);
+  // kHeard: waits until hoistd has it back; with a silent hoistd as
+  // Connection::CallToGiveBack. kUnheard: does not wait.
+  enum Heard { kHeard, kUnheard };
+  void ClearPlan(uint64_t id, Heard heard = kHeard);
+
+  // The memory's descriptors; the mapper calls CloseArena after its unmap.
+  Result<ArenaGrant> OpenArena(const hoist_arena_options& options);
+  // As ClearPlan.
+  void CloseArena(uint64_t id, Heard heard = kHeard);
+  void ClosePermit(uint64_t id, Heard heard = kHeard);
+  // See Connection::CheckHeld; FailedPrecondition: forked.
+  Status CheckHeld() const;
+  // Unimplemented: this hoistd grants no copies.
+  Result<PermitGrant> OpenPermit(const hoist_copy_permit_options& options,
+                                 const std::atomic<bool>* cancelled);
+
+  // See Connection.
+  Status AddListener(Connection::Listener* listener) {
+    return connection_->AddListener(listener);
+  }
+  void RemoveListener(Connection::Listener* listener) {
+    connection_->RemoveListener(listener);
+  }
+
+ private:
+  explicit Session(const hoist_connect_options& options);
+
+  // A stage's answer, if it matches the request.
+  Result<LeaseGrant> LeaseOf(Result<Reply> reply,
+                             const Hoist__V1__StageRequest& request,
+                             const ModelTable& model);
+  Status IgnoreReplayedNotFound(Status status) const;
+  Status Open(const hoist_connect_options& options);
+  Status TryToOpen(const hoist_connect_options& options,
+                   std::chrono::milliseconds deadline);
+  Status Admit(Reply* reply) override;
+  void GiveBack(const Reply& reply) override;
+  void OnAsk(const SlabAsk& ask) override;
+  std::string PackGrants(uint64_t request_id, uint64_t number) override;
+  Status OnResumed(const ResumeReply& lost) override;
+  bool InUse() const override { return !uses_.empty(); }
+  Status AdmitLease(LeaseGrant* lease);
+  Status ImportRing(PlanGrant* plan);
+  void ForgetPlan(uint64_t id);
+  void Return(const Connection::Request& request, Heard heard);
+  Status FindSlots(uint32_t device, PlanGrant* plan);
+
+  const uint64_t fork_generation_;
+  const std::chrono::milliseconds call_deadline_;
+  OpenReply opened_;  // Fixed once Open() has returned.
+  std::map<uint32_t, std::shared_ptr<SharedDevice>> shared_devices_;  // Too.
+  // The two above, and connection_, can be used on the reading thread.
+  std::atomic<bool> ready_{false};
+  SlabUses uses_;
+  const std::shared_ptr<ModelUses> model_uses_;  // Also of all that hold one.
+  std::mutex plans_mu_;
+  std::set<uint64_t> plans_;  // Live ones; guarded by plans_mu_.
+  std::unique_ptr<Connection> connection_;
+};
+
+// The right to read an image until its release.
+//
+// Threads:  thread-safe.
+class Lease {
+ public:
+  Lease(std::shared_ptr<Session> session, HeldModel model, LeaseGrant grant)
+      : session_(std::move(session)),
+        model_(std::move(model.table)),
+        held_(std::move(model.held)),
+        grant_(std::move(grant)) {}
+  Lease(const Lease&) = delete;
+  Lease& operator=(const Lease&) = delete;
+  ~Lease();
+
+  // Whether the image may be read; see hoist_lease_check.
+  Status Check() const;
+  Status Release();
+  const LeaseGrant& grant() const { return grant_; }
+  const GroupEntry& group() const { return model_->groups()[grant_.group]; }
+  // Of this group; nullptr: no such name.
+  const TensorEntry* FindTensor(std::string_view name) const;
+  const Session& session() const { return *session_; }
+
+ private:
+  const std::shared_ptr<Session> session_;
+  const ModelPtr model_;
+  ModelPtr held_;  // Until its release.
+  const LeaseGrant grant_;
+  std::atomic<bool> released_{false};
+};
+
+}  // namespace hoist
+
+#endif  // HOIST_CLIENT_SRC_SESSION_SESSION_H_

@@ -1,0 +1,71 @@
+#include "daemon/engine/node_trace.h"
+
+#include <utility>
+
+#include "daemon/core/node_measure.h"
+
+namespace hoistd {
+namespace {
+
+constexpr absl::Duration kBetweenSamples = absl::Milliseconds(10);
+
+}  // namespace
+
+void NodeTrace::Begin(absl::Time now) {
+  NodeSnapshot snapshot = node_.picture().Snapshot(now);
+  for (SessionSnapshot& session : snapshot.sessions) {
+    recorder_->Name(TraceSession{session.id, std::move(session.client_name),
+                                 std::move(session.via), session.uid,
+                                 session.pid});
+  }
+  for (const PlanSnapshot& plan : snapshot.plans) {
+    const PlanGrant* grant = node_.tenure().FindPlan(plan.id);
+    if (grant != nullptr) NamePlan(*grant, plan.session);
+  }
+  sampled_at_ = absl::InfinitePast();
+  used_.clear();
+  TellUsed(now);
+}
+
+void NodeTrace::NameGroup(GroupKey key) {
+  if (!Traces(recorder_)) return;
+  const auto spec = node_.copies().SpecOf(key.model);
+  if (!spec.ok() || key.group.number() >= (*spec)->groups.size()) return;
+  recorder_->Name(key, (*spec)->name,
+                  (*spec)->groups[key.group.number()]->name);
+}
+
+void NodeTrace::NamePlan(const PlanGrant& grant, SessionId session) {
+  if (!Traces(recorder_)) return;
+  recorder_->Name(TracePlan{grant.id, session, grant.model, grant.device});
+  for (const PlannedGroup& group : grant.groups) {
+    if (!group.resident) NameGroup({grant.model, group.group});
+  }
+}
+
+void NodeTrace::TellUsed(absl::Time now) {
+  if (now - sampled_at_ < kBetweenSamples) return;
+  sampled_at_ = now;
+  const NodeMeasurer measurer(node_);
+  used_.resize(devices_ + 1, UINT64_MAX);
+  for (size_t i = 0; i <= devices_; ++i) {
+    TraceEvent event;
+    event.kind = i < devices_ ? TraceKind::kDeviceUsed : TraceKind::kHostUsed;
+    event.device = DeviceIndex(static_cast<uint32_t>(i < devices_ ? i : 0));
+    event.bytes =
+        i < devices_ ? measurer.DeviceUsed(event.device) : measurer.HostUsed();
+    event.begin = event.end = now;
+    if (std::exchange(used_[i], event.bytes) == event.bytes) continue;
+    recorder_->Add(event);
+  }
+}
+
+void NodeTrace::AddSlowEvent(absl::Time begin, absl::Duration took) {
+  TraceEvent event;
+  event.kind = TraceKind::kSlowEvent;
+  event.begin = begin;
+  event.end = begin + took;
+  recorder_->Add(event);
+}
+
+}  // namespace hoistd

@@ -1,0 +1,40 @@
+#ifndef HOIST_DAEMON_SOCKET_ACCEPTOR_H_
+#define HOIST_DAEMON_SOCKET_ACCEPTOR_H_
+
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "daemon/socket/listening_socket.h"
+#include "hoist/shared/unique_fd.h"
+
+namespace hoistd {
+
+// Accepts connections, also when descriptors run out: one is kept in reserve,
+// so that a client which cannot be served hears so instead of hanging.
+class Acceptor {
+ public:
+  static absl::StatusOr<Acceptor> Create(ListeningSocket listening);
+
+  enum class Outcome {
+    kAccepted,   // Serve it.
+    kNoRoom,     // The reserve took it: say so, close it, and Restock.
+    kNothing,    // Nobody waits.
+    kExhausted,  // Not even the reserve helps: try again later.
+  };
+  std::pair<Outcome, hoist::UniqueFd> Accept();
+  // Puts a descriptor back in reserve, if there is one to be had.
+  void Restock();
+
+  int fd() const { return listening_.get(); }
+
+ private:
+  Acceptor(ListeningSocket listening, hoist::UniqueFd spare)
+      : listening_(std::move(listening)), spare_(std::move(spare)) {}
+
+  ListeningSocket listening_;
+  hoist::UniqueFd spare_;
+};
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_SOCKET_ACCEPTOR_H_

@@ -1,0 +1,24 @@
+#ifndef HOIST_DAEMON_TYPES_IMAGE_RANGE_H_
+#define HOIST_DAEMON_TYPES_IMAGE_RANGE_H_
+
+#include <compare>
+#include <cstdint>
+#include <vector>
+
+namespace hoistd {
+
+// A range of an image, and its place in the host pool.
+struct ImageRange {
+  uint64_t host_offset = 0;
+  uint64_t image_offset = 0;
+  uint64_t bytes = 0;
+
+  auto operator<=>(const ImageRange&) const = default;
+};
+
+// All of an image, in its order, without empty ranges. Gaps are padding.
+using ImageRanges = std::vector<ImageRange>;
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_TYPES_IMAGE_RANGE_H_

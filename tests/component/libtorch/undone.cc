@@ -1,0 +1,246 @@
+// Attaches that fail at each of their steps, and files that the module has no
+// place for all of: the module is as it was. Beside a hoistd, as check.cc.
+//
+//   undone SOCKET FOLDER
+//
+// Exit status: 0 if all passed.
+#include <c10/core/CPUAllocator.h>
+#include <hoist/torch.h>
+#include <torch/torch.h>
+
+#include <chrono>
+#include <cstdio>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "check.h"
+#include "tensors.h"
+
+namespace {
+
+namespace nn = torch::nn;
+namespace ht = hoist::torch;
+using namespace hoist_check;  // NOLINT
+using hoist::Code;
+
+std::string socket_path, folder;
+
+hoist::Session Connect() {
+  hoist::ConnectOptions options;
+  options.socket_path = socket_path;
+  return Take(hoist::Session::Connect(options));
+}
+
+constexpr int64_t kWidth = 64, kLayers = 4;
+
+// Hoisted weights, private ones, and buffers.
+nn::Sequential MakeNet(uint64_t seed) {
+  torch::manual_seed(seed);
+  nn::Sequential net;
+  for (int64_t i = 0; i < kLayers; ++i) {
+    net->push_back(nn::Linear(kWidth, kWidth));
+    net->push_back(nn::BatchNorm1d(kWidth));
+  }
+  net->eval();
+  return net;
+}
+
+ht::AttachOptions Options() {
+  ht::AttachOptions options;
+  options.plan.budget_bytes = 2 * kWidth * kWidth * 4 + (64 << 10);
+  options.plan.deadline = std::chrono::seconds(30);
+  options.exclude = {"2"};
+  return options;
+}
+
+// A file of another net's weights: an attach by path takes the private ones.
+std::string WriteNet(const std::string& name, const nn::Sequential& net,
+                     std::map<std::string, Tensor> more = {}) {
+  for (const auto& item : net->named_parameters())
+    more[item.key()] = item.value();
+  for (const auto& item : net->named_buffers()) {
+    if (item.value().scalar_type() == torch::kFloat) {
+      more[item.key()] = item.value();
+    }
+  }
+  const std::string path = folder + "/" + name + ".safetensors";
+  WriteModel(path, more);
+  return path;
+}
+
+// All that a module has, and that it has it still.
+class Belongings {
+ public:
+  explicit Belongings(const nn::Module& module) : module_(module) {
+    for (const auto& [name, tensor] : Now()) {
+      had_.push_back({name, tensor, RawOf(tensor), tensor.device(),
+                      tensor.detach().clone()});
+    }
+  }
+
+  bool AllThere() const {
+    const auto now = Now();
+    if (now.size() != had_.size()) return false;
+    for (size_t i = 0; i < now.size(); ++i) {
+      const Had& had = had_[i];
+      if (!now[i].second.is_same(had.tensor) ||
+          had.tensor.device() != had.device || RawOf(had.tensor) != had.data ||
+          !SameBits(had.tensor, had.value)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  struct Had {
+    std::string name;
+    Tensor tensor;
+    const void* data;
+    c10::Device device;
+    Tensor value;
+  };
+
+  static const void* RawOf(const Tensor& tensor) {
+    return tensor.storage()
+        .unsafeGetStorageImpl()
+        ->_mutable_data_ptr_no_checks()
+        .get();
+  }
+
+  std::vector<std::pair<std::string, Tensor>> Now() const {
+    std::vector<std::pair<std::string, Tensor>> all;
+    for (const auto& item : module_.named_parameters()) {
+      all.emplace_back(item.key(), item.value());
+    }
+    for (const auto& item : module_.named_buffers()) {
+      all.emplace_back(item.key(), item.value());
+    }
+    return all;
+  }
+
+  const nn::Module& module_;
+  std::vector<Had> had_;
+};
+
+// Torch's memory of the CPU, which ends after so many allocations.
+class Scarce final : public c10::Allocator {
+ public:
+  explicit Scarce(int left) : left_(left), real_(c10::GetCPUAllocator()) {
+    c10::SetCPUAllocator(this, 255);
+  }
+  ~Scarce() override { c10::SetCPUAllocator(real_, 255); }
+
+  c10::DataPtr allocate(size_t size) override {
+    if (left_-- == 0) {
+      throw c10::OutOfMemoryError({__func__, __FILE__, __LINE__}, "no more");
+    }
+    return real_->allocate(size);
+  }
+  void copy_data(void* to, const void* from, size_t size) const override {
+    real_->copy_data(to, from, size);
+  }
+  c10::DeleterFnPtr raw_deleter() const override {
+    return real_->raw_deleter();
+  }
+
+ private:
+  int left_;
+  c10::Allocator* real_;
+};
+
+// Fails each allocation of an attach, one after another; returns how many.
+int FailEach(const ht::AttachOptions& options, uint64_t seed) {
+  hoist::Session session = Connect();
+  nn::Sequential net = MakeNet(seed);
+  const Belongings own(*net);
+  for (int at = 0;; ++at) {
+    {
+      const Scarce scarce(at);
+      auto attached = ht::Attach(*net, session, options);
+      if (attached.ok()) {
+        EXPECT(at > 0);
+        return at;
+      }
+      EXPECT(attached.status().code() == Code::kResourceExhausted);
+    }
+    EXPECT(own.AllThere());
+  }
+}
+
+TEST(MemoryThatEndsAtAnyStepChangesNothing) {
+  ht::AttachOptions options = Options();
+  options.path = WriteNet("undone", MakeNet(2));
+  // The excluded layer's two, and of each BatchNorm two.
+  EXPECT(FailEach(options, 3) >= 2 + 2 * kLayers);
+}
+
+TEST(AFullGpuChangesNothing) {
+  if (!torch::cuda::is_available()) throw LeftOut("no GPU");
+  hoist::Session session = Connect();
+  nn::Sequential net = MakeNet(4);
+  // 2 GiB, more than what the loop leaves; written before it a small one.
+  net->register_buffer("shape", torch::zeros({1 << 29}));
+  const ht::AttachOptions options = Options();
+  std::vector<Tensor> all;
+  try {
+    while (true) all.push_back(torch::empty({1 << 28}, torch::kCUDA));
+  } catch (const c10::OutOfMemoryError&) {
+  }
+  const Belongings own(*net);
+  EXPECT(ht::Attach(*net, session, options).status().code() ==
+         Code::kResourceExhausted);
+  EXPECT(own.AllThere());
+  all.clear();
+  Take(ht::Attach(*net, session, options));
+}
+
+TEST(ScalesBesideATakenWeightAreRefused) {
+  for (const std::string name :
+       {"0.weight_scale", "0.weight.absmax", "0.weight_scale_inv", "0.g_idx",
+        "0.quantized.scale"}) {
+    nn::Sequential net = MakeNet(5);
+    const Belongings own(*net);
+    hoist::Session session = Connect();
+    ht::AttachOptions options = Options();
+    options.path = WriteNet("beside", net, {{name, torch::ones({1})}});
+    options.name = "beside-" + name;
+    const hoist::Status refused = ht::Attach(*net, session, options).status();
+    EXPECT(refused.code() == Code::kUnimplemented);
+    EXPECT(Says(refused.message(), name));
+    EXPECT(Says(refused.message(), "0.weight"));
+    EXPECT(own.AllThere());
+  }
+}
+
+TEST(WeightsOfOtherModulesInAFileAreNot) {
+  nn::Sequential net = MakeNet(6);
+  hoist::Session session = Connect();
+  ht::AttachOptions options = Options();
+  options.path = WriteNet(
+      "others", net,
+      {{"9.weight", torch::ones({2})}, {"head.scale", torch::ones({2})}});
+  Take(ht::Attach(*net, session, options));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 3) {
+    std::fprintf(stderr, "undone SOCKET FOLDER\n");
+    return 2;
+  }
+  socket_path = argv[1];
+  folder = argv[2];
+  const torch::NoGradGuard no_grad;
+  torch::set_num_threads(1);
+  int failed = 0, left_out = 0;
+  for (const Test& test : Tests()) {
+    if (!RunOne(test, &left_out)) ++failed;
+  }
+  std::printf("%zu passed, %d failed, %d skipped\n",
+              Tests().size() - failed - left_out, failed, left_out);
+  return failed == 0 ? 0 : 1;
+}

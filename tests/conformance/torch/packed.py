@@ -1,0 +1,124 @@
+"""Small checkpoints that are quantised, as the libraries write them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pathlib
+import re
+from typing import Any, Callable, Iterator
+from unittest import mock
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+DTYPE = torch.bfloat16
+BLOCK = 32  # Rows and columns that have one scale, of FP8 by blocks.
+
+
+def config() -> Any:
+    import transformers
+    return transformers.LlamaConfig(
+        hidden_size=64, intermediate_size=128, vocab_size=64,
+        num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+        tie_word_embeddings=False)
+
+
+def write_base(folder: pathlib.Path) -> None:
+    import transformers
+    torch.manual_seed(4)
+    transformers.LlamaForCausalLM(config()).to(DTYPE).save_pretrained(folder)
+
+
+def _by_transformers(make: Callable[[], Any]
+                     ) -> Callable[[pathlib.Path, pathlib.Path], None]:
+    def write(base: pathlib.Path, folder: pathlib.Path) -> None:
+        import transformers
+        transformers.LlamaForCausalLM.from_pretrained(
+            base, quantization_config=make(), dtype=DTYPE
+        ).save_pretrained(folder)
+    return write
+
+
+def _bitsandbytes(**options: Any) -> Callable[..., None]:
+    def make() -> Any:
+        pytest.importorskip("bitsandbytes")
+        import transformers
+        return transformers.BitsAndBytesConfig(**options)
+    return _by_transformers(make)
+
+
+def _torchao(name: str, **options: Any) -> Callable[..., None]:
+    def make() -> Any:
+        quantization = pytest.importorskip("torchao.quantization")
+        import transformers
+        return transformers.TorchAoConfig(
+            getattr(quantization, name)(**options))
+    return _by_transformers(make)
+
+
+def write_fp8_blocks(base: pathlib.Path, folder: pathlib.Path,
+                     pattern: str = r"_proj\.") -> None:
+    """As DeepSeek's: each weight with `weight_scale_inv` beside it."""
+    saved: dict[str, torch.Tensor] = {}
+    for name, value in load_file(base / "model.safetensors").items():
+        saved[name] = value
+        if re.search(pattern, name):
+            rows, columns = value.shape
+            blocks = value.float().reshape(rows // BLOCK, BLOCK,
+                                           columns // BLOCK, BLOCK)
+            scale = blocks.abs().amax((1, 3), keepdim=True) / 448
+            saved[name] = (blocks / scale).reshape(rows, columns).to(
+                torch.float8_e4m3fn)
+            saved[name + "_scale_inv"] = scale.reshape(rows // BLOCK,
+                                                       columns // BLOCK)
+    write(folder, base, saved, quant_method="fp8", fmt="e4m3",
+          activation_scheme="dynamic", weight_block_size=[BLOCK, BLOCK])
+
+
+def write(folder: pathlib.Path, base: pathlib.Path,
+          saved: dict[str, torch.Tensor], **quantization: Any) -> None:
+    """A folder with these tensors, and a configuration that says so."""
+    save_file(saved, folder / "model.safetensors", metadata={"format": "pt"})
+    said = json.loads((base / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(
+        {**said, "quantization_config": quantization}))
+
+
+WRITERS: dict[str, Callable[[pathlib.Path, pathlib.Path], None]] = {
+    "bitsandbytes nf4": _bitsandbytes(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=DTYPE),
+    "bitsandbytes fp4": _bitsandbytes(
+        load_in_4bit=True, bnb_4bit_quant_type="fp4",
+        bnb_4bit_compute_dtype=DTYPE),
+    "bitsandbytes int8": _bitsandbytes(load_in_8bit=True),
+    "torchao int8": _torchao("Int8WeightOnlyConfig", version=2),
+    "torchao float8": _torchao("Float8WeightOnlyConfig"),
+    "fp8 blocks": write_fp8_blocks,
+}
+
+
+@contextlib.contextmanager
+def with_kernels() -> Iterator[None]:
+    """Where FP8 by blocks has no kernel, plain torch computes in its place:
+    transformers would unpack the weights there."""
+    if torch.cuda.is_available():
+        yield
+        return
+    core = pytest.importorskip("transformers.integrations.finegrained_fp8")
+    quantizer = pytest.importorskip(
+        "transformers.quantizers.quantizer_finegrained_fp8")
+
+    def linear(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor,
+               block: Any, bias: Any = None, *_: Any) -> torch.Tensor:
+        whole = weight.float() * scale.repeat_interleave(
+            block[0], 0).repeat_interleave(block[1], 1)
+        return nn.functional.linear(x, whole.to(x.dtype), bias)
+
+    with mock.patch.object(core, "finegrained_fp8_linear", linear), \
+            mock.patch.object(quantizer.FineGrainedFP8HfQuantizer,
+                              "validate_environment"):
+        yield

@@ -1,0 +1,327 @@
+"""hoist.load of folders whose weights are quantised: the library's own modules
+over the files' bytes, as they lie."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pathlib
+from typing import Any, Iterator
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("transformers.core_model_loading")
+
+import hoist  # noqa: E402
+from compiling import CountingBackend, fresh_compiler  # noqa: E402
+from deaths import start_again  # noqa: E402
+from equal import assert_equal_outputs, same_bytes  # noqa: E402
+from packed import (DTYPE, WRITERS, config, with_kernels, write,  # noqa: E402
+                    write_base, write_fp8_blocks)
+from safetensors import safe_open  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
+from subclasses import inner_tensors  # noqa: E402
+from torch import nn  # noqa: E402
+
+Folder = pathlib.Path
+FORMATS = list(WRITERS)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory) -> Folder:
+    found = tmp_path_factory.mktemp("base")
+    write_base(found)
+    return found
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory, base) -> dict[str, Folder]:
+    """Those that are written already."""
+    return {}
+
+
+@pytest.fixture
+def folder(request, tmp_path_factory, base, folders) -> Iterator[Folder]:
+    """Of the format that the test is called with."""
+    kind = request.param
+    if kind not in folders:
+        made = tmp_path_factory.mktemp(kind.replace(" ", "-"))
+        WRITERS[kind](base, made)
+        folders[kind] = made
+    with with_kernels():
+        yield folders[kind]
+
+
+def all_formats(function: Any) -> Any:
+    return pytest.mark.parametrize("folder", FORMATS, indirect=True)(function)
+
+
+def the_librarys(folder: Folder, device: torch.device) -> nn.Module:
+    return transformers.LlamaForCausalLM.from_pretrained(
+        folder, dtype=DTYPE, device_map={"": device}).eval()
+
+
+def load(folder: Folder, budget: Any = 0.6, **options: Any) -> nn.Module:
+    said = transformers.AutoConfig.from_pretrained(folder)
+    return hoist.load(lambda: transformers.LlamaForCausalLM(said), folder,
+                      budget, dtype=DTYPE, **options).eval()
+
+
+def metadata_of(folder: Folder) -> dict[str, str]:
+    with safe_open(folder / "model.safetensors", "pt") as file:
+        return file.metadata()
+
+
+def run(model: nn.Module, device: torch.device) -> torch.Tensor:
+    with torch.no_grad():
+        return model(torch.arange(10, device=device).reshape(2, 5)).logits
+
+
+@all_formats
+@pytest.mark.parametrize("groups", ["block", "leaf"])
+def test_it_equals_the_librarys_own(hoistd, device, tmp_path, folder, groups):
+    theirs = the_librarys(folder, device)
+    kinds = [type(one) for one in theirs.modules()]
+    weights = {name: type(one) for name, one in theirs.named_parameters()}
+    state = {name: value.clone() for name, value in
+             theirs.state_dict().items()}
+    expected = run(theirs, device)
+    loaded = load(folder, groups=groups)
+    assert [type(one) for one in loaded.modules()] == kinds
+    for budget in (0.6, 0.8, 1.0):
+        hoist.set_budget(loaded, budget)
+        for turn in range(2):
+            assert_equal_outputs(run(loaded, device), expected,
+                                 f"budget {budget}, pass {turn}")
+    hoist.check(loaded)
+    hoist.detach(loaded)
+    assert {name: type(one) for name, one in
+            loaded.named_parameters()} == weights
+    assert_equal_outputs(run(loaded, device), expected, "detached")
+    fresh = load(folder, groups=groups)  # A pass may have repacked the other.
+    hoist.detach(fresh)
+    ours = fresh.state_dict()
+    assert ours.keys() == state.keys()
+    for name, value in ours.items():
+        assert_equal_outputs(list(inner_tensors(value)),
+                             list(inner_tensors(state[name])), name)
+
+
+@pytest.mark.parametrize("folder, detached", [
+    (kind, detached) for kind in FORMATS for detached in (False, True)
+    # torchao saves no tensors that it does not know.
+    if detached or "torchao" not in kind], indirect=["folder"])
+def test_what_is_saved_is_what_was_loaded(hoistd, tmp_path, folder, detached):
+    loaded = load(folder)
+    if detached:
+        hoist.detach(loaded)
+    loaded.save_pretrained(tmp_path)
+    assert_same_files(tmp_path, folder)
+
+
+def assert_same_files(ours: Folder, theirs: Folder) -> None:
+    mine, expected = (load_file(one / "model.safetensors")
+                      for one in (ours, theirs))
+    assert mine.keys() == expected.keys()
+    for name, value in expected.items():
+        assert same_bytes(mine[name], value), name
+
+
+@all_formats
+def test_the_bytes_are_the_files_and_kept_once(hoistd, device, folder):
+    saved = load_file(folder / "model.safetensors")
+    loaded = load(folder, 1.0)
+    run(loaded, device)
+    stats = hoist.stats(loaded)
+    # In groups, each tensor aligned; the states that were read are unused.
+    names = {info.name for group in hoist_model(hoistd, stats.model)
+             for info in group.tensors}
+    assert names == saved.keys()
+    used, read = (hoistd.tier("HOST")["used_bytes"],
+                  hoistd.counters()["file_read_bytes"])
+    with hoist.connect(hoistd.socket) as session:  # As another worker's.
+        other = load(folder, 1.0, session=session)
+        run(other, device)
+        assert hoist.stats(other).model == stats.model
+        assert hoistd.tier("HOST")["used_bytes"] == used
+        assert hoistd.counters()["file_read_bytes"] == read
+        hoist.check(other)
+        hoist.detach(other)
+
+
+def hoist_model(hoistd: Any, name: str) -> list[Any]:
+    with hoist.connect(hoistd.socket) as session:
+        return list(session.model(name))
+
+
+@pytest.mark.parametrize("folder", ["bitsandbytes nf4", "torchao int8",
+                                    "fp8 blocks"], indirect=True)
+def test_several_files_and_no_dtype(hoistd, device, tmp_path, folder):
+    """A weight and its scales may lie in different files."""
+    saved = load_file(folder / "model.safetensors")
+    names = sorted(saved)  # A weight's tensors are neighbours.
+    (tmp_path / "config.json").write_bytes(
+        (folder / "config.json").read_bytes())
+    files = {f"model-{at + 1:05}-of-00002.safetensors": names[at::2]
+             for at in range(2)}
+    for name, some in files.items():
+        save_file({one: saved[one] for one in some}, tmp_path / name,
+                  metadata=metadata_of(folder))
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({
+        "weight_map": {one: name for name, some in files.items()
+                       for one in some}}))
+    expected = run(the_librarys(folder, device), device)
+    said = transformers.AutoConfig.from_pretrained(tmp_path)
+    loaded = hoist.load(lambda: transformers.LlamaForCausalLM(said), tmp_path,
+                        0.6).eval()
+    for turn in range(2):
+        assert_equal_outputs(run(loaded, device), expected, f"pass {turn}")
+    hoist.check(loaded)
+
+
+@pytest.mark.parametrize("groups", ["block", "leaf"])
+def test_quantised_experts_are_joined_and_so_are_their_scales(
+        hoistd, device, tmp_path, groups):
+    """A tensor an expert and projection. No CPU computes with them."""
+    saved = transformers.MixtralForCausalLM(transformers.MixtralConfig(
+        hidden_size=64, intermediate_size=128, vocab_size=64,
+        num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        num_local_experts=4)).to(DTYPE)
+    saved.save_pretrained(tmp_path / "base")
+    write_fp8_blocks(tmp_path / "base", tmp_path, r"_proj\.|\.experts\.")
+    said = transformers.AutoConfig.from_pretrained(tmp_path)
+    with with_kernels():
+        theirs = transformers.MixtralForCausalLM.from_pretrained(
+            tmp_path, dtype=DTYPE)
+        loaded = hoist.load(lambda: transformers.MixtralForCausalLM(said),
+                            tmp_path, 0.6, dtype=DTYPE, groups=groups)
+    state = theirs.state_dict()
+    scale = "model.layers.0.mlp.experts.gate_up_proj_scale_inv"
+    assert state[scale].shape == (4, 8, 2)
+    for turn in "attached", "detached":
+        assert loaded.state_dict().keys() == state.keys()
+        for name, value in loaded.state_dict().items():
+            assert same_bytes(value, state[name]), f"{turn} {name}"
+        if turn == "attached":
+            hoist.check(loaded)
+            hoist.detach(loaded)
+
+
+@all_formats
+@pytest.mark.real_time
+def test_it_outlives_hoistd(make_hoistd, device, folder):
+    expected = run(the_librarys(folder, device), device)
+    daemon = make_hoistd()
+    loaded = load(folder)
+    assert_equal_outputs(run(loaded, device), expected)
+    daemon.kill()
+    start_again(daemon)
+    with contextlib.suppress(hoist.Unavailable):  # Of the pass that it hits.
+        run(loaded, device)
+    for turn in range(2):
+        assert_equal_outputs(run(loaded, device), expected, f"pass {turn}")
+    daemon.kill()
+    hoist.detach(loaded)  # From the files.
+    assert_equal_outputs(run(loaded, device), expected, "detached")
+
+
+@all_formats
+def test_adapters_go_on_top(hoistd, device, folder):
+    peft = pytest.importorskip("peft")
+
+    def adapted(model: nn.Module) -> nn.Module:
+        torch.manual_seed(7)
+        return peft.get_peft_model(model, peft.LoraConfig(
+            r=4, target_modules=["q_proj", "down_proj"],
+            init_lora_weights=False)).eval()
+
+    expected = run(adapted(the_librarys(folder, device)), device)
+    loaded = load(folder)
+    plain = run(loaded, device)
+    over = adapted(loaded)
+    assert not torch.equal(expected, plain)
+    for turn in range(2):
+        assert_equal_outputs(run(over, device), expected, f"pass {turn}")
+    assert over.unload() is loaded
+    assert_equal_outputs(run(loaded, device), plain, "unloaded")
+    hoist.check(loaded)
+    hoist.detach(loaded)  # peft keeps the module of some kinds.
+
+
+@all_formats
+def test_it_is_compiled_as_the_librarys_own(hoistd, device, folder):
+    with fresh_compiler():
+        expected = run(torch.compile(the_librarys(folder, device),
+                                     backend="aot_eager"), device)
+    loaded = load(folder)
+    with fresh_compiler():
+        backend = CountingBackend()
+        compiled = torch.compile(loaded, backend=backend)
+        for turn in range(3):
+            assert_equal_outputs(run(compiled, device), expected,
+                                 f"pass {turn}")
+        assert backend.compilations
+    hoist.check(loaded)
+
+
+# --- What is refused.
+
+
+@pytest.mark.parametrize("method", ["compressed-tensors", "gptq", "awq",
+                                    "mxfp4", "quanto", "hqq",
+                                    "a method of tomorrow"])
+def test_another_quantiser_is_refused_by_name(hoistd, tmp_path, base, method):
+    write(tmp_path, base, load_file(base / "model.safetensors"),
+          quant_method=method, bits=4)
+    with pytest.raises(hoist.Unimplemented,
+                       match=f"{method}: hoist.load knows.*hoist.attach"):
+        hoist.load(lambda: transformers.LlamaForCausalLM(config()), tmp_path)
+
+
+@pytest.mark.only_emulated("a GPU has kernels for it")
+def test_weights_that_the_library_would_unpack_are_refused(hoistd, tmp_path,
+                                                           base):
+    WRITERS["fp8 blocks"](base, tmp_path)
+    with pytest.raises(hoist.Unimplemented,
+                       match="fp8: .*unpacks.*no kernels.*hoist.attach"):
+        load(tmp_path)
+    assert hoistd.tier("HOST")["used_bytes"] == 0
+
+
+@pytest.mark.parametrize("folder, lost", [
+    ("bitsandbytes nf4", "q_proj.weight."),
+    ("bitsandbytes nf4", "q_proj.weight.absmax"),
+    ("bitsandbytes int8", "q_proj.SCB"),
+    ("torchao int8", "q_proj._weight_scale"),
+    ("fp8 blocks", "q_proj.weight_scale_inv")], indirect=["folder"])
+def test_what_lies_beside_a_weight_is_needed(hoistd, tmp_path, folder, lost):
+    saved = {name: value for name, value in
+             load_file(folder / "model.safetensors").items()
+             if lost not in name}
+    for one in folder.iterdir():
+        (tmp_path / one.name).write_bytes(one.read_bytes())
+    save_file(saved, tmp_path / "model.safetensors",
+              metadata=metadata_of(folder))
+    with pytest.raises(hoist.HoistError, match="q_proj"):
+        load(tmp_path)
+    assert hoistd.tier("HOST")["used_bytes"] == 0
+
+
+@pytest.mark.parametrize("folder", ["fp8 blocks"], indirect=True)
+def test_what_is_quantised_is_not_cast_once_more(hoistd, folder):
+    with pytest.raises(hoist.InvalidArgument, match="storage_dtype"):
+        load(folder, storage_dtype=torch.float8_e4m3fn)
+
+
+@pytest.mark.parametrize("folder", ["bitsandbytes nf4"], indirect=True)
+def test_a_module_that_is_made_already_is_not_turned_into_another(hoistd,
+                                                                  folder):
+    said = transformers.AutoConfig.from_pretrained(folder)
+    with torch.device("meta"):
+        module = transformers.LlamaForCausalLM(said)
+    kinds = [type(one) for one in module.modules()]
+    with pytest.raises(hoist.Unimplemented, match="bitsandbytes"):
+        hoist.load(module, folder)
+    assert [type(one) for one in module.modules()] == kinds
