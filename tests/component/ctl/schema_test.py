@@ -163,7 +163,7 @@ class Verbs(unittest.TestCase):
 
     def test_schemas_say_what_fields_are(self):
         status = schema_of("status")
-        self.assertIn("what an operator should know",
+        self.assertIn("notes for the operator",
                       status["properties"]["notes"]["description"].lower())
         tier = status["$defs"]["hoist.v1.TierStatus"]["properties"]
         self.assertIn("slab", tier["allocated_bytes"]["description"])
