@@ -141,14 +141,14 @@ std::string MovesText(const CopyExplanation& copy) {
   std::string all;
   for (const std::string& one : said)
     all += (all.empty() ? "" : ", and ") + one;
-  return all.empty() ? "when who waits for it has had it" : "when " + all;
+  return all.empty() ? "when its waiter has had it" : "when " + all;
 }
 
 std::string CostText(const CopyExplanation& copy) {
   if (copy.tier() == v1::TIER_DISK) return "";
   if (copy.from() == v1::TIER_UNSPECIFIED) {
-    return IsThere(copy) ? "it cannot be had again: no other tier has it"
-                         : "it cannot be had: no tier has it";
+    return IsThere(copy) ? "it cannot be loaded again: no other tier has it"
+                         : "it cannot be loaded: no tier has it";
   }
   return "about " + ShortTime(copy.bring_us()) + ", from " +
          (copy.from() == v1::TIER_DISK ? "the disk" : "the host");

@@ -83,8 +83,8 @@ absl::StatusOr<std::unique_ptr<IoEngine>> CreateIoEngine(
     auto engine = UringEngine::Create(uring);
     if (!engine.ok()) {
       return Annotate(engine.status(),
-                      "io_uring was asked for and cannot be had (\"auto\" or "
-                      "\"threads\" would be enough)");
+                      "io_uring is not available (\"auto\" or \"threads\" "
+                      "would be enough)");
     }
     return std::unique_ptr<IoEngine>(*std::move(engine));
   }

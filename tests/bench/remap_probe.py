@@ -106,7 +106,7 @@ class Held:
         ask("cuStreamWaitValue32_v2", c.c_void_p(self.stream.cuda_stream),
             address(self.word.data_ptr()), c.c_uint32(self.turn), c.c_uint(0))
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         self.word[0] = self.turn
 
 
@@ -125,7 +125,7 @@ def try_beside(held: Held, name: str, work: Callable[[], Any],
         except BaseException as error:
             failed.append(error)
         took.append(time.perf_counter() - begin)
-        held.let_go()
+        held.release()
 
     def call() -> None:
         torch.ones(1, device="cuda")  # The thread has a context from here on.
@@ -143,7 +143,7 @@ def try_beside(held: Held, name: str, work: Callable[[], Any],
     verdict = "ok"
     if changes.is_alive():
         verdict = "HELD UP"
-        held.let_go()
+        held.release()
         changes.join()
     calls.join()
     torch.cuda.synchronize()

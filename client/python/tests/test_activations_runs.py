@@ -25,7 +25,7 @@ class Device:
         self.sent.append(run.position)
         return True
 
-    def let_go(self, run) -> None:
+    def release(self, run) -> None:
         if run.position in self.sent:
             self.there.discard(run.position)
 

@@ -337,14 +337,14 @@ def test_what_another_thread_lets_go_during_a_read_is_let_go_after_it(world):
     array = world.weight(1).numpy()
     done = threading.Event()
 
-    def let_go() -> None:
+    def release() -> None:
         nonlocal array
         del array
         gc.collect()
         done.set()
 
     with world.shelf.reading([world.groups[0]]):
-        thread = threading.Thread(target=let_go)
+        thread = threading.Thread(target=release)
         thread.start()
         assert done.wait(60), "it waits for the reader"
     thread.join()

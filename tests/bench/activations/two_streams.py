@@ -52,7 +52,7 @@ class TwoStreams:
 
     def _before(self, index: int) -> Any:
         def before(module: nn.Module, args: Any) -> None:
-            self._let_go(index - 2)
+            self._release(index - 2)
             self._saved[index] = []
             self._known = {}
             hooks = saved_tensors_hooks(
@@ -67,8 +67,8 @@ class TwoStreams:
             if index < self._offloaded:
                 self._send(index)
             elif index == len(self._saved) - 1:
-                self._let_go(index - 1)
-                self._let_go(index)
+                self._release(index - 1)
+                self._release(index)
         return after
 
     def _pack(self, index: int, tensor: torch.Tensor) -> Any:
@@ -110,7 +110,7 @@ class TwoStreams:
         if self._cuda:
             self._out_done[index] = self._out.record_event()
 
-    def _let_go(self, index: int) -> None:
+    def _release(self, index: int) -> None:
         if not 0 <= index < self._offloaded:
             return
         if self._cuda:

@@ -22,11 +22,14 @@ from packed import (DTYPE, WRITERS, config, with_kernels, write,  # noqa: E402
                     write_base, write_fp8_blocks)
 from safetensors import safe_open  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
+from sampled import sampled  # noqa: E402
 from subclasses import inner_tensors  # noqa: E402
 from torch import nn  # noqa: E402
 
 Folder = pathlib.Path
 FORMATS = list(WRITERS)
+# One of each library; the others differ from them in the numbers alone.
+OFTEN = "bitsandbytes nf4", "torchao int8", "fp8 blocks"
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +59,11 @@ def folder(request, tmp_path_factory, base, folders) -> Iterator[Folder]:
 
 def all_formats(function: Any) -> Any:
     return pytest.mark.parametrize("folder", FORMATS, indirect=True)(function)
+
+
+def sampled_formats(function: Any) -> Any:
+    return pytest.mark.parametrize("folder", sampled(FORMATS, *OFTEN),
+                                   indirect=True)(function)
 
 
 def the_librarys(folder: Folder, device: torch.device) -> nn.Module:
@@ -109,10 +117,12 @@ def test_it_equals_the_librarys_own(hoistd, device, tmp_path, folder, groups):
                              list(inner_tensors(state[name])), name)
 
 
-@pytest.mark.parametrize("folder, detached", [
-    (kind, detached) for kind in FORMATS for detached in (False, True)
-    # torchao saves no tensors that it does not know.
-    if detached or "torchao" not in kind], indirect=["folder"])
+@pytest.mark.parametrize("folder, detached", sampled(
+    [(kind, detached) for kind in FORMATS for detached in (False, True)
+     # torchao saves no tensors that it does not know.
+     if detached or "torchao" not in kind],
+    ("bitsandbytes nf4", False), ("bitsandbytes int8", True),
+    ("torchao int8", True), ("fp8 blocks", False)), indirect=["folder"])
 def test_what_is_saved_is_what_was_loaded(hoistd, tmp_path, folder, detached):
     loaded = load(folder)
     if detached:
@@ -129,7 +139,7 @@ def assert_same_files(ours: Folder, theirs: Folder) -> None:
         assert same_bytes(mine[name], value), name
 
 
-@all_formats
+@sampled_formats
 def test_the_bytes_are_the_files_and_kept_once(hoistd, device, folder):
     saved = load_file(folder / "model.safetensors")
     loaded = load(folder, 1.0)
@@ -209,7 +219,7 @@ def test_quantised_experts_are_joined_and_so_are_their_scales(
             hoist.detach(loaded)
 
 
-@all_formats
+@sampled_formats
 @pytest.mark.real_time
 def test_it_outlives_hoistd(make_hoistd, device, folder):
     expected = run(the_librarys(folder, device), device)
@@ -227,7 +237,7 @@ def test_it_outlives_hoistd(make_hoistd, device, folder):
     assert_equal_outputs(run(loaded, device), expected, "detached")
 
 
-@all_formats
+@sampled_formats
 def test_adapters_go_on_top(hoistd, device, folder):
     peft = pytest.importorskip("peft")
 
@@ -250,7 +260,7 @@ def test_adapters_go_on_top(hoistd, device, folder):
     hoist.detach(loaded)  # peft keeps the module of some kinds.
 
 
-@all_formats
+@sampled_formats
 def test_it_is_compiled_as_the_librarys_own(hoistd, device, folder):
     with fresh_compiler():
         expected = run(torch.compile(the_librarys(folder, device),

@@ -114,11 +114,11 @@ class Engine:
             self.counts.offloaded_layers += 1
             return True
 
-    def let_go(self, run: LayerRun) -> None:
+    def release(self, run: LayerRun) -> None:
         """Frees its device memory for work after its copy."""
         with self.lock:
             for piece in run.own():
-                piece.let_go()
+                piece.release()
             self.counts.fold()
 
     def fetch(self, run: LayerRun) -> None:

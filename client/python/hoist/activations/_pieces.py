@@ -103,7 +103,7 @@ class Piece:
         """Leaving -> here: it was not copied, and no copy is in flight."""
         self._host = self._left = self._stream = None
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Leaving -> away; the host waits for nothing."""
         if not self.is_leaving:
             return

@@ -66,7 +66,7 @@ class Sender(Protocol):
 
     def send(self, run: LayerRun, expected: int) -> bool: ...
 
-    def let_go(self, run: LayerRun) -> None: ...
+    def release(self, run: LayerRun) -> None: ...
 
     def fetch(self, run: LayerRun) -> None: ...
 
@@ -90,7 +90,7 @@ class Pass:
         self._kept = kept
         self._window = max(2, kept)
         self._runs: list[weakref.ref[LayerRun]] = []
-        self._let_go = 0  # Lower positions are released.
+        self._released = 0  # Lower positions are released.
         self._reached: int | None = None  # The backward's last position.
         self.sizes: list[int] = []  # Of ended layers; bytes.
 
@@ -112,7 +112,7 @@ class Pass:
     def begin(self) -> LayerRun:
         run = LayerRun(self, self.count)
         self._runs.append(weakref.ref(run))
-        self._let_go_below(run.position - self._window + 1)
+        self._release_below(run.position - self._window + 1)
         return run
 
     def is_offloaded(self, position: int) -> bool:
@@ -134,7 +134,7 @@ class Pass:
 
     def finish(self) -> None:
         """No layer follows: releases all that are sent."""
-        self._let_go_below(self.count)
+        self._release_below(self.count)
 
     def reached(self, run: LayerRun) -> None:
         if self._reached == run.position:
@@ -144,14 +144,14 @@ class Pass:
         # A retained graph's earlier fetches.
         for other in (*range(first), *range(run.position + 2, self.count)):
             self._on(other, self._engine.set_aside)
-        self._let_go_below(first)
+        self._release_below(first)
         for other in range(run.position, first - 1, -1):
             self._on(other, self._engine.fetch)
 
-    def _let_go_below(self, position: int) -> None:
-        while self._let_go < min(position, self.count):
-            self._on(self._let_go, self._engine.let_go)
-            self._let_go += 1
+    def _release_below(self, position: int) -> None:
+        while self._released < min(position, self.count):
+            self._on(self._released, self._engine.release)
+            self._released += 1
 
     def _on(self, position: int, do: Any) -> None:
         run = self._runs[position]()

@@ -195,7 +195,7 @@ class _Manual:
                                      "offload_started"), 1)
 
     def release(self, layer: int) -> None:
-        self._engine.let_go(self._step(layer, "offload_started",
+        self._engine.release(self._step(layer, "offload_started",
                                        "offload_finished"))
 
     def reload(self, layer: int) -> None:

@@ -104,9 +104,9 @@ class Agent:
         try:
             return {head.name: head.content for head in self._heads(found)}
         finally:
-            self._let_go(session, found)
+            self._release(session, found)
 
-    def _let_go(self, session: _session.Session, model: Model) -> None:
+    def _release(self, session: _session.Session, model: Model) -> None:
         """Releases a model that this agent has only inspected."""
         with self._lock:
             held = self._held.get(model.name)
@@ -208,7 +208,7 @@ class Agent:
             try:
                 heads = self._heads(model)
             except FailedPrecondition:
-                self._let_go(session, model)
+                self._release(session, model)
                 raise
             return _Reading(HeldReader(session, model, heads, deadline), None)
         if callable(source):

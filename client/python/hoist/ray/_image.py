@@ -39,8 +39,9 @@ def head_of(name: str, tensors: Iterable[TensorInfo], image: Any) -> GroupHead:
     ranges = {(info.offset, info.nbytes) for info in held}
     if sum(nbytes for _, nbytes in ranges) > 2 * len(image):
         raise Unimplemented(
-            f'group "{name}" has tensors that overlap over and over; what it '
-            "is cannot be known beforehand: publish it on each node by itself")
+            f'group "{name}" has overlapping tensors of more than twice its '
+            "image's bytes: it has no digest before it is published; publish "
+            "it on each node by itself")
     digests = {at: _digest(image[at[0]:at[0] + at[1]]) for at in ranges}
     told = hashlib.sha256(_text("hoist group 2") + _text(name)
                           + _number(len(held)))

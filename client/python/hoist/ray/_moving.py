@@ -168,7 +168,7 @@ class Moving:
         copy.place.held.add(copy)
         self.peak_bytes = max(self.peak_bytes, copy.place.nbytes)
 
-    def _let_go(self, copy: _Copy | None) -> None:
+    def _release(self, copy: _Copy | None) -> None:
         """Drops a buffer that no node needs any more."""
         if copy is not None and copy.is_taken and all(
                 one.is_settled for one in copy.children):
@@ -206,8 +206,8 @@ class Moving:
             return
         copy.is_here = True
         assert copy.parent is not None
-        self._let_go(copy.parent)
-        self._let_go(copy.parent.parent)
+        self._release(copy.parent)
+        self._release(copy.parent.parent)
         for other in copy.children:
             self._go_on(other.place)
         self._go_on(copy.place)
@@ -223,8 +223,8 @@ class Moving:
             raise typed(error, self._reader.node.id) from None
         if source is copy.parent:  # Its failure was unknown so far.
             self._move_up(copy)
-            self._let_go(source)
-            self._let_go(source.parent)
+            self._release(source)
+            self._release(source.parent)
         self._fetch(copy)
 
     @staticmethod
@@ -249,7 +249,7 @@ class Moving:
             return
         self._left.discard(copy)
         copy.is_taken = True
-        self._let_go(copy)
+        self._release(copy)
         self._go_on(copy.place)
         self._taken(copy.place.node, copy.head)
 
@@ -263,14 +263,14 @@ class Moving:
             parent, children = copy.parent, [*copy.children]
             if parent is None:  # Read there: only the node's own take ends.
                 copy.is_taken = True
-                self._let_go(copy)
+                self._release(copy)
                 continue
             place.held.discard(copy)
             for other in children:
                 self._move_up(other)
             parent.children.discard(copy)
-            self._let_go(parent)
-            self._let_go(parent.parent)
+            self._release(parent)
+            self._release(parent.parent)
             for other in children:
                 self._go_on(other.place)
         self._failed(place.node, typed(error, place.node.id))

@@ -60,7 +60,7 @@ class HoistModelLoader(theirs.DefaultModelLoader):  # type: ignore[misc]
             recipes = write_recipes(model, self._trace, self._headers)
             for name, why in recipes.refused.items():
                 raise Unimplemented(
-                    f"{model_config.model_path} cannot be had of hoistd: "
+                    f"hoistd cannot hold {model_config.model_path}: "
                     f"{name}: {why}; --load-format auto loads it into each "
                     "server")
             weights = self._weights(model, model_config, recipes, device)

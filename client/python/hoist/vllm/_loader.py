@@ -138,7 +138,7 @@ class HoistModelLoader(BaseModelLoader):  # type: ignore[misc]
                  prefix: str, why: str) -> nn.Module:
         if self.options.unsupported == "refuse":
             raise Unimplemented(
-                f"{model_config.model} cannot be had of hoistd: {why}; "
+                f"hoistd cannot hold {model_config.model}: {why}; "
                 '--model-loader-extra-config \'{"unsupported": "private"}\' '
                 "loads its files into each engine, as --load-format auto does")
         _log.warning("%s is loaded into this process, shared with nobody, as "

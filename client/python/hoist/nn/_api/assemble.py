@@ -84,7 +84,7 @@ def assemble(root: nn.Module, wanted: Wanted, specs: list[GroupSpec],
         if placed:
             attachment.read_in_place(placed, placed_model)
             if wanted.hand_over == "by_group":
-                attachment.originals.let_go_of_placed()
+                attachment.originals.release_placed()
         _plan(attachment, wanted)
         attachment.install(again(attachment.original))
         libraries.know(root)
@@ -191,14 +191,14 @@ def _make_live(attachment: Attachment, wanted: Wanted, specs: list[GroupSpec],
             spec, staged, lambda: publish_cast(session, cast_to, spec, group,
                                                wanted.deadline))
 
-    with _ahead(hand_over, specs) as handed_over:
+    with _in_order(hand_over, specs) as handed_over:
         for spec, share, (group, coming) in zip(specs, shares, handed_over):
             live = Group(spec, attachment.parts[share], coming, group,
                              attachment.shelf, wanted.deadline, wanted.idle)
             attachment.groups.append(live)
             live.rest()
             if wanted.hand_over == "by_group":
-                attachment.originals.let_go_of(spec.name)
+                attachment.originals.release_group(spec.name)
             advance(spec.nbytes)
     # The model in its present state, with every group.
     attachment.original = original if original is not None else (
@@ -289,12 +289,12 @@ def _hand_over_pieces(attachment: Attachment, wanted: Wanted,
         check_group(hand.over(spec), spec, cast=False)
         return spec.nbytes
 
-    with _ahead(hand_over, list(pieces_of(placed))) as handed_over:
+    with _in_order(hand_over, list(pieces_of(placed))) as handed_over:
         for nbytes in handed_over:
             advance(nbytes)
 
 
-def _ahead(work: Callable[[GroupSpec], Any], specs: list[GroupSpec]
+def _in_order(work: Callable[[GroupSpec], Any], specs: list[GroupSpec]
            ) -> contextlib.closing[Generator[Any, None, None]]:
     """Results in order, with a few groups at once: writing, copying and hashing
     a group each take a CPU. All have ended after the block."""

@@ -133,7 +133,7 @@ class Attachment(NotCopied):
     def commit(self) -> None:
         """Attach has succeeded completely: releases the module's own
         tensors."""
-        self.originals.let_go()
+        self.originals.release()
         self.give_back_free_memory()
 
     def give_back_free_memory(self) -> None:
@@ -170,17 +170,17 @@ class Attachment(NotCopied):
     def close(self) -> None:
         """Gives everything back to hoistd for good; nothing may be running."""
         with contextlib.ExitStack() as stack:
-            stack.callback(self._let_go)
+            stack.callback(self._release)
             stack.callback(_give_back, [part.held for part in self.parts])
             self.passes.end_all()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         """Tensors that are still referenced keep what they need."""
         self._ended = True
         for group in self.groups:
-            group.binding.let_go()
+            group.binding.release()
         if self._in_place is not None:
-            self._in_place.let_go()
+            self._in_place.release()
         self.shelf.close()
         self.uses.end()
 

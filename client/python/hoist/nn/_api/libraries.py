@@ -152,10 +152,10 @@ def _replace_pefts(root: nn.Module) -> None:
     layers = _class("peft.tuners.tuners_utils", "BaseTunerLayer")
     for cls in {cls for module in root.modules() if layers is not None
                 and isinstance(module, layers) for cls in type(module).__mro__}:
-        replace(cls, "unmerge", _before_it_writes)
+        replace(cls, "unmerge", _guard_unmerge)
 
 
-def _before_it_writes(before: Any) -> Any:
+def _guard_unmerge(before: Any) -> Any:
     """peft marks adapters as unmerged before it writes to weights; and it does
     so in a forward, where a write is not seen."""
 

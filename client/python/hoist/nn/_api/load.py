@@ -21,8 +21,8 @@ from ...checkpoint import (Packed, Paths, Rename, find_files, identity,
 from .._plan.budget import Budget
 from .._store.building import build_on_meta, default_dtype
 from .._store.converting import convert
-from .._store.matching import (check_ties, file_groups, match_pieces,
-                               match_weights, why_not_as_it_is)
+from .._store.matching import (check_ties, conversion_reasons, file_groups,
+                               match_pieces, match_weights)
 from .._store.sources import Files
 from .._tree.casting import DEFAULT_SKIP, Patterns, matching_modules
 from .._tree.grouping import Groups
@@ -138,7 +138,7 @@ def load(  # type: ignore[misc]
         check_ties(matched, files)
         specs = [spec for spec in specs if spec.weights]
         placed = choose(module, specs, in_place, wanted.session,
-                        why_not_as_it_is(module, matched, dtype))
+                        conversion_reasons(module, matched, dtype))
         pieces = pieces_of(placed)
         match_pieces(placed, matched)
         if not specs and not placed:

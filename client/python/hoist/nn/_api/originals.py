@@ -19,7 +19,7 @@ class _Kept:
     swaps: list[Swap]  # holder[key] is the caller's own.
     stored: list[Stored]  # The stored tensors in that memory.
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         self.swaps = []
         for one in self.stored:
             one.tensor = None
@@ -49,23 +49,23 @@ class Originals:
         """Weights that are read in place are kept, if there are any."""
         return bool(self._placed)
 
-    def let_go_of(self, group: str) -> None:
+    def release_group(self, group: str) -> None:
         """hoistd has the group. Tensors on the meta device stay: they cost
         nothing, and hoistd has no bytes to make them of."""
         kept = self._groups[group]
         if any(not one.meta_at_first for one in kept.stored):
             del self._groups[group]
-            kept.let_go()
+            kept.release()
 
-    def let_go_of_placed(self) -> None:
+    def release_placed(self) -> None:
         while self._placed:
-            self._placed.pop().let_go()
+            self._placed.pop().release()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Releases all."""
         while self._groups:
-            self._groups.popitem()[1].let_go()
-        self.let_go_of_placed()
+            self._groups.popitem()[1].release()
+        self.release_placed()
 
     def put_back(self) -> None:
         """Puts all kept tensors back into the module."""

@@ -150,7 +150,7 @@ def pipeline_of(attachment: Attachment) -> PipelineAttachment | None:
     """The pipeline whose budget it shares; None: it has one of its own."""
     ref = _shared_by.get(attachment)
     found = None if ref is None else ref()
-    if found is None or found.let_go(attachment):
+    if found is None or found.release(attachment):
         return None
     return found
 
@@ -455,7 +455,7 @@ class PipelineAttachment(NotCopied):
         if component in self._order:
             self._order.remove(component)
 
-    def let_go(self, attachment: Attachment) -> bool:
+    def release(self, attachment: Attachment) -> bool:
         """Releases a component to another pipeline, if this one's is gone."""
         if self._pipe() is not None:
             return False

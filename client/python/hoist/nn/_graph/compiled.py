@@ -106,7 +106,7 @@ class Pause:
 
     @inlined
     def hold_back(self) -> None:
-        """This thread's next call is not compiled, until `let_go`."""
+        """This thread's next call is not compiled, until `release`."""
         if not self.is_on or not calls_from_here():
             return
         self._callback = set_eval_frame(None)
@@ -116,7 +116,7 @@ class Pause:
             count(1)
 
     @inlined
-    def let_go(self) -> None:
+    def release(self) -> None:
         callback, self._callback = self._callback, None
         if callback is not None:
             set_eval_frame(callback)

@@ -215,7 +215,7 @@ class InPlaceWeights:
                     if swap[0].get(swap[1]) is bound]
         return own
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Tensors that are still referenced keep their bytes."""
         self._touches.remove()
         self._bound = []

@@ -253,7 +253,7 @@ class EndPass(Hook):
                       if isinstance(one, torch.Tensor)], last=True)
             return None
         replaced = self._end(output)
-        self.passes.graph.pause.let_go()
+        self.passes.graph.pause.release()
         return replaced
 
     @eager

@@ -559,12 +559,12 @@ class Passes:
                         continue
                     group.stage(outside_plan=True)
                     group.state.running += 1
-                    stack.callback(self._end_beside_the_plan, group)
+                    stack.callback(self._end_outside_plan, group)
                 self._pushed.begin(self, self.parts[0].torch_device)
                 stack.callback(self._pushed.end, self)
                 yield
 
-    def _end_beside_the_plan(self, group: Group) -> None:
+    def _end_outside_plan(self, group: Group) -> None:
         if group.state.running:
             group.state.running -= 1  # Otherwise it was abandoned.
         if group.pinned:

@@ -79,7 +79,7 @@ class Binding:
         if not spec.pinned:
             part.scratch_needed = max(part.scratch_needed, self.casts_bytes)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """The module is detached. Tensors that are still referenced keep
         themselves alive; only `image` is used from here on."""
         self._off = self._on = []

@@ -200,7 +200,7 @@ def _cut(runs: Sequence[tuple[str, int, int]], begin: int,
         at += nbytes
 
 
-def why_not_as_it_is(module: nn.Module, matched: Matched,
+def conversion_reasons(module: nn.Module, matched: Matched,
                      dtype: torch.dtype | None
                      ) -> Callable[[Weight], str | None]:
     """The reason why a weight is not the files' bytes."""

@@ -55,7 +55,7 @@ class IdleGroup:
             self.load()
             self.readers += 1
             self.shelf.used(self)
-        weakref.finalize(thing, self.shelf.let_go, self).atexit = False
+        weakref.finalize(thing, self.shelf.release, self).atexit = False
 
     def hold_for_pointers(self) -> None:
         """Keeps the bytes until this thread stages the group, or ends."""
@@ -133,7 +133,7 @@ class Shelf:
         self._recent.pop(group, None)
         group.image.drop()
 
-    def let_go(self, group: IdleGroup) -> None:
+    def release(self, group: IdleGroup) -> None:
         """One of the group's readers is gone. Never blocks."""
         self._gone.append(group)
         if not self._lock.acquire(blocking=False):
