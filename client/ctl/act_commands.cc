@@ -1,9 +1,10 @@
 #include <algorithm>
 #include <cstdio>
 #include <ctime>
-#include <optional>
+#include <ostream>
 #include <string>
 
+#include "client/ctl/calls.h"
 #include "client/ctl/commands.h"
 #include "client/ctl/text.h"
 
@@ -39,16 +40,42 @@ void PrintLoaded(const v1::LoadProgress& last, const v1::LoadRequest& request,
   }
 }
 
-template <typename Response>
-int PrintTotals(const char* verb, const Response& response,
-                const Output& output) {
-  if (output.json) {
-    PrintJson(response, JsonStyle::kPretty, output);
-  } else {
-    output.out << verb << ' ' << response.groups() << " groups, "
-               << HumanBytes(response.bytes()) << '\n';
+void PrintChecked(const v1::CheckProgress& last, const Output& output) {
+  const int damaged = static_cast<int>(last.damaged());
+  for (const v1::CheckFinding& finding : last.findings()) {
+    output.out << Shown(finding.group()) << " on "
+               << TierName(finding.tier(), finding.device()) << ": "
+               << Shown(finding.what()) << '\n';
   }
-  return kExitOk;
+  if (damaged > last.findings_size()) {
+    output.out << damaged - last.findings_size()
+               << " more; hoistd's log has them\n";
+  }
+  output.out << last.done_groups() << " groups, "
+             << HumanBytes(last.read_bytes()) << " read: "
+             << (damaged == 0 ? "all are right"
+                              : std::to_string(damaged) + " damaged")
+             << '\n';
+}
+
+template <typename Response>
+void PrintTotals(const char* verb, const Response& response,
+                 const Output& output) {
+  output.out << verb << ' ' << response.groups() << " groups, "
+             << HumanBytes(response.bytes()) << '\n';
+}
+
+void PrintDraining(const v1::DrainProgress& progress, const Output& output) {
+  output.out << (progress.drained() ? "drained: " : "draining: ")
+             << progress.leases() << " leases left" << std::endl;
+  for (const v1::SessionStatus& holder : progress.holders()) {
+    output.out << "  session " << holder.id() << " ("
+               << Shown(holder.client_name()) << ", pid "
+               << ProcessText(holder.pid()) << ", user "
+               << UserName(holder.tenant(), holder.uid())
+               << "): " << holder.leases() << " leases, "
+               << HumanBytes(holder.leased_bytes()) << std::endl;
+  }
 }
 
 std::string WhoseShare(const v1::SetShareRequest& request) {
@@ -74,176 +101,114 @@ std::string TimeOf(uint64_t unix_ms) {
   return all;
 }
 
+void PrintEvent(const v1::Event& event, std::ostream& out) {
+  out << TimeOf(event.at_unix_ms()) << "  " << Shown(event.kind());
+  if (!event.model().empty()) out << "  " << Shown(event.model());
+  if (!event.group().empty()) out << '/' << Shown(event.group());
+  if (event.tier() != v1::TIER_UNSPECIFIED) {
+    out << "  " << TierName(event.tier(), event.device());
+  }
+  if (event.session_id() != 0) out << "  session " << event.session_id();
+  if (event.bytes() != 0) out << "  " << HumanBytes(event.bytes());
+  if (!event.detail().empty()) out << "  " << Shown(event.detail());
+  out << std::endl;
+}
+
 }  // namespace
 
 int Load(Connection& daemon, const v1::LoadRequest& request,
          const Output& output) {
-  const auto context = daemon.context(Lasts::kWork);
-  const auto stream = daemon.admin().Load(context.get(), request);
-  v1::LoadProgress progress;
-  std::optional<v1::LoadProgress> last;
-  while (stream->Read(&progress)) {
-    if (output.json) {
-      PrintJson(progress, JsonStyle::kLine, output);
-    } else if (output.terminal) {
-      output.out << '\r' << ProgressText(progress) << "\x1b[K" << std::flush;
-    }
-    last = progress;
-  }
-  if (output.terminal && !output.json && last.has_value()) output.out << '\n';
-  const grpc::Status status = daemon.Finish(*context, *stream);
-  if (!status.ok()) return daemon.Fail(status, output);
-  if (!output.json && last.has_value()) PrintLoaded(*last, request, output);
-  return kExitOk;
+  v1::LoadProgress last;
+  const int exit = Follow(
+      daemon, &v1::Admin::Stub::Load, request, output, last,
+      [&](const v1::LoadProgress& progress) {
+        if (!output.terminal) return;
+        output.out << '\r' << ProgressText(progress) << "\x1b[K" << std::flush;
+      },
+      output.terminal ? "\n" : "");
+  if (exit == kExitOk && !output.json) PrintLoaded(last, request, output);
+  return exit;
 }
 
 int Check(Connection& daemon, const v1::CheckRequest& request,
           const Output& output) {
-  const auto context = daemon.context(Lasts::kWork);
-  const auto stream = daemon.admin().Check(context.get(), request);
-  v1::CheckProgress progress;
-  while (stream->Read(&progress)) {
-    if (output.json) {
-      PrintJson(progress, JsonStyle::kLine, output);
-    } else if (output.terminal) {
-      output.out << '\r' << progress.done_groups() << " of "
-                 << progress.total_groups() << " groups, "
-                 << HumanBytes(progress.read_bytes()) << " read\x1b[K"
-                 << std::flush;
-    }
-  }
-  if (output.terminal && !output.json) output.out << '\n';
-  const grpc::Status status = daemon.Finish(*context, *stream);
-  if (!status.ok()) return daemon.Fail(status, output);
-  const int damaged = static_cast<int>(progress.damaged());
-  if (output.json) return damaged == 0 ? kExitOk : kExitDamaged;
-  for (const v1::CheckFinding& finding : progress.findings()) {
-    output.out << Shown(finding.group()) << " on "
-               << TierName(finding.tier(), finding.device()) << ": "
-               << Shown(finding.what()) << '\n';
-  }
-  if (damaged > progress.findings_size()) {
-    output.out << damaged - progress.findings_size()
-               << " more; hoistd's log has them\n";
-  }
-  output.out << progress.done_groups() << " groups, "
-             << HumanBytes(progress.read_bytes()) << " read: "
-             << (damaged == 0 ? "all are right"
-                              : std::to_string(damaged) + " damaged")
-             << '\n';
-  return damaged == 0 ? kExitOk : kExitDamaged;
+  v1::CheckProgress last;
+  const int exit = Follow(
+      daemon, &v1::Admin::Stub::Check, request, output, last,
+      [&](const v1::CheckProgress& progress) {
+        if (!output.terminal) return;
+        output.out << '\r' << progress.done_groups() << " of "
+                   << progress.total_groups() << " groups, "
+                   << HumanBytes(progress.read_bytes()) << " read\x1b[K"
+                   << std::flush;
+      },
+      output.terminal ? "\n" : "");
+  if (exit != kExitOk) return exit;
+  if (!output.json) PrintChecked(last, output);
+  return last.damaged() == 0 ? kExitOk : kExitDamaged;
 }
 
 int Pin(Connection& daemon, const v1::PinRequest& request,
         const Output& output) {
-  const auto context = daemon.context(Lasts::kWork);
-  v1::PinResponse response;
-  const grpc::Status got =
-      daemon.admin().Pin(context.get(), request, &response);
-  if (!got.ok()) return daemon.Fail(got, output);
-  return PrintTotals("pinned", response, output);
+  return Ask(daemon, Lasts::kWork, &v1::Admin::Stub::Pin, request, output,
+             [&](const v1::PinResponse& response) {
+               PrintTotals("pinned", response, output);
+             });
 }
 
 int Unpin(Connection& daemon, const v1::UnpinRequest& request,
           const Output& output) {
-  const auto context = daemon.context(Lasts::kTimeout);
-  v1::UnpinResponse response;
-  const grpc::Status got =
-      daemon.admin().Unpin(context.get(), request, &response);
-  if (!got.ok()) return daemon.Fail(got, output);
-  return PrintTotals("unpinned", response, output);
+  return Ask(daemon, Lasts::kTimeout, &v1::Admin::Stub::Unpin, request, output,
+             [&](const v1::UnpinResponse& response) {
+               PrintTotals("unpinned", response, output);
+             });
 }
 
 int Evict(Connection& daemon, const v1::EvictRequest& request,
           const Output& output) {
-  const auto context = daemon.context(Lasts::kWork);
-  v1::EvictResponse response;
-  const grpc::Status got =
-      daemon.admin().Evict(context.get(), request, &response);
-  if (!got.ok()) return daemon.Fail(got, output);
-  PrintTotals(request.forget() ? "forgot" : "evicted", response, output);
-  if (!output.json && response.kept() > 0) {
-    output.out << "kept " << response.kept()
-               << " groups: " << Shown(response.kept_reason()) << '\n';
-  }
-  return kExitOk;
+  return Ask(
+      daemon, Lasts::kWork, &v1::Admin::Stub::Evict, request, output,
+      [&](const v1::EvictResponse& response) {
+        PrintTotals(request.forget() ? "forgot" : "evicted", response, output);
+        if (response.kept() == 0) return;
+        output.out << "kept " << response.kept()
+                   << " groups: " << Shown(response.kept_reason()) << '\n';
+      });
 }
 
 int Share(Connection& daemon, const v1::SetShareRequest& request,
           const Output& output) {
-  const auto context = daemon.context(Lasts::kTimeout);
-  v1::SetShareResponse response;
-  const grpc::Status got =
-      daemon.admin().SetShare(context.get(), request, &response);
-  if (!got.ok()) return daemon.Fail(got, output);
-  if (output.json) {
-    PrintJson(response, JsonStyle::kPretty, output);
-  } else {
-    const bool loads = request.has_loads_of_device();
-    const auto text = [loads](const v1::Share& share) {
-      return loads ? CapText(share.max_bytes_per_second()) : ShareText(share);
-    };
-    output.out << WhoseShare(request) << ": " << text(response.before())
-               << " -> " << text(response.after()) << '\n';
-  }
-  return kExitOk;
+  return Ask(daemon, Lasts::kTimeout, &v1::Admin::Stub::SetShare, request,
+             output, [&](const v1::SetShareResponse& response) {
+               const auto text = [&](const v1::Share& share) {
+                 return request.has_loads_of_device()
+                            ? CapText(share.max_bytes_per_second())
+                            : ShareText(share);
+               };
+               output.out << WhoseShare(request) << ": "
+                          << text(response.before()) << " -> "
+                          << text(response.after()) << '\n';
+             });
 }
 
 int Drain(Connection& daemon, const v1::DrainRequest& request,
           const Output& output) {
-  const auto context = daemon.context(Lasts::kWork);
-  const auto stream = daemon.admin().Drain(context.get(), request);
-  v1::DrainProgress progress;
-  while (stream->Read(&progress)) {
-    if (output.json) {
-      PrintJson(progress, JsonStyle::kLine, output);
-      continue;
-    }
-    if (request.resume()) {
-      output.out << "takes new work again\n";
-      continue;
-    }
-    output.out << (progress.drained() ? "drained: " : "draining: ")
-               << progress.leases() << " leases left" << std::endl;
-    for (const v1::SessionStatus& holder : progress.holders()) {
-      output.out << "  session " << holder.id() << " ("
-                 << Shown(holder.client_name()) << ", pid "
-                 << ProcessText(holder.pid()) << ", user "
-                 << UserName(holder.tenant(), holder.uid())
-                 << "): " << holder.leases() << " leases, "
-                 << HumanBytes(holder.leased_bytes()) << std::endl;
-    }
-  }
-  const grpc::Status status = daemon.Finish(*context, *stream);
-  if (!status.ok()) return daemon.Fail(status, output);
-  return kExitOk;
+  v1::DrainProgress last;
+  return Follow(daemon, &v1::Admin::Stub::Drain, request, output, last,
+                [&](const v1::DrainProgress& progress) {
+                  if (request.resume()) {
+                    output.out << "takes new work again\n";
+                  } else {
+                    PrintDraining(progress, output);
+                  }
+                });
 }
 
 int Watch(Connection& daemon, const Output& output) {
-  const auto context = daemon.context(Lasts::kWork);
-  const auto stream = daemon.admin().Watch(context.get(), v1::WatchRequest());
-  v1::Event event;
-  while (stream->Read(&event)) {
-    if (output.json) {
-      PrintJson(event, JsonStyle::kLine, output);
-      continue;
-    }
-    output.out << TimeOf(event.at_unix_ms()) << "  " << Shown(event.kind());
-    if (!event.model().empty()) output.out << "  " << Shown(event.model());
-    if (!event.group().empty()) output.out << '/' << Shown(event.group());
-    if (event.tier() != v1::TIER_UNSPECIFIED) {
-      output.out << "  " << TierName(event.tier(), event.device());
-    }
-    if (event.session_id() != 0) {
-      output.out << "  session " << event.session_id();
-    }
-    if (event.bytes() != 0) output.out << "  " << HumanBytes(event.bytes());
-    if (!event.detail().empty()) output.out << "  " << Shown(event.detail());
-    output.out << std::endl;
-  }
-  const grpc::Status status = daemon.Finish(*context, *stream);
-  if (!status.ok()) return daemon.Fail(status, output);
-  return kExitOk;
+  v1::Event last;
+  return Follow(daemon, &v1::Admin::Stub::Watch, v1::WatchRequest(), output,
+                last,
+                [&](const v1::Event& event) { PrintEvent(event, output.out); });
 }
 
 }  // namespace hoist::ctl

@@ -3,7 +3,9 @@
 
 #include <chrono>
 #include <sstream>
+#include <type_traits>
 
+#include "client/ctl/calls.h"
 #include "client/ctl/completion.h"
 #include "client/ctl/connection.h"
 #include "client/ctl/model_name.h"
@@ -15,11 +17,17 @@ namespace {
 // Who hits Tab waits no longer.
 constexpr std::chrono::milliseconds kTimeout(1000);
 
+template <typename Request, typename Response>
+bool Answered(Connection& daemon, Verb<Request, Response> verb,
+              const std::type_identity_t<Request>& request,
+              Response* response) {
+  return Call(daemon, Lasts::kTimeout, verb, request, response).ok();
+}
+
 std::vector<Candidate> Models(Connection& daemon) {
   std::vector<Candidate> found;
   v1::ListModelsResponse response;
-  const auto context = daemon.context(Lasts::kTimeout);
-  if (!daemon.admin().ListModels(context.get(), {}, &response).ok()) return {};
+  if (!Answered(daemon, &v1::Admin::Stub::ListModels, {}, &response)) return {};
   for (const v1::ModelSummary& model : response.models()) {
     found.push_back(
         {NameFor(geteuid(), model), HumanBytes(model.image_bytes())});
@@ -32,10 +40,8 @@ std::vector<Candidate> Groups(Connection& daemon, const std::string& model) {
   v1::ListGroupsRequest request;
   request.set_model(model);
   v1::ListGroupsResponse response;
-  const auto context = daemon.context(Lasts::kTimeout);
-  if (!daemon.admin().ListGroups(context.get(), request, &response).ok()) {
+  if (!Answered(daemon, &v1::Admin::Stub::ListGroups, request, &response))
     return {};
-  }
   for (const v1::GroupStatus& group : response.groups()) {
     found.push_back({group.name(), HumanBytes(group.image_bytes())});
   }
@@ -45,8 +51,7 @@ std::vector<Candidate> Groups(Connection& daemon, const std::string& model) {
 std::vector<Candidate> Plans(Connection& daemon) {
   std::vector<Candidate> found;
   v1::ListPlansResponse response;
-  const auto context = daemon.context(Lasts::kTimeout);
-  if (!daemon.admin().ListPlans(context.get(), {}, &response).ok()) return {};
+  if (!Answered(daemon, &v1::Admin::Stub::ListPlans, {}, &response)) return {};
   for (const v1::PlanStatus& plan : response.plans()) {
     found.push_back({std::to_string(plan.id()),
                      Shown(plan.model()) + " of " + Shown(plan.client_name())});
@@ -57,10 +62,8 @@ std::vector<Candidate> Plans(Connection& daemon) {
 std::vector<Candidate> Sessions(Connection& daemon) {
   std::vector<Candidate> found;
   v1::ListSessionsResponse response;
-  const auto context = daemon.context(Lasts::kTimeout);
-  if (!daemon.admin().ListSessions(context.get(), {}, &response).ok()) {
+  if (!Answered(daemon, &v1::Admin::Stub::ListSessions, {}, &response))
     return {};
-  }
   for (const v1::SessionStatus& session : response.sessions()) {
     found.push_back(
         {std::to_string(session.id()), Shown(session.client_name())});
@@ -71,8 +74,7 @@ std::vector<Candidate> Sessions(Connection& daemon) {
 std::vector<Candidate> Devices(Connection& daemon) {
   std::vector<Candidate> found;
   v1::NodeStatus response;
-  const auto context = daemon.context(Lasts::kTimeout);
-  if (!daemon.admin().Status(context.get(), {}, &response).ok()) return {};
+  if (!Answered(daemon, &v1::Admin::Stub::Status, {}, &response)) return {};
   for (const v1::Device& device : response.devices()) {
     found.push_back({std::to_string(device.index()), Shown(device.name())});
   }

@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "client/ctl/calls.h"
 #include "client/ctl/commands.h"
 #include "client/ctl/table.h"
 #include "client/ctl/text.h"
@@ -34,10 +35,9 @@ int NoSuchKey(const v1::GetConfigResponse& all, const std::string& key,
 
 int ShowConfig(Connection& daemon, const std::string& key,
                const Output& output) {
-  const auto context = daemon.context(Lasts::kTimeout);
   v1::GetConfigResponse all, asked;
   const grpc::Status got =
-      daemon.admin().GetConfig(context.get(), v1::GetConfigRequest(), &all);
+      Call(daemon, Lasts::kTimeout, &v1::Admin::Stub::GetConfig, {}, &all);
   if (!got.ok()) return daemon.Fail(got, output);
   for (const v1::ConfigSetting& one : all.settings()) {
     if (Within(one.key(), key)) *asked.add_settings() = one;
@@ -62,43 +62,31 @@ int ShowConfig(Connection& daemon, const std::string& key,
 }
 
 int Reload(Connection& daemon, const Output& output) {
-  const auto context = daemon.context(Lasts::kTimeout);
-  v1::ReloadResponse response;
-  const grpc::Status got =
-      daemon.admin().Reload(context.get(), v1::ReloadRequest(), &response);
-  if (!got.ok()) return daemon.Fail(got, output);
-  if (output.json) {
-    PrintJson(response, JsonStyle::kPretty, output);
-    return kExitOk;
-  }
-  for (const std::string& key : response.changed()) {
-    output.out << "changed: " << Shown(key) << '\n';
-  }
-  for (const std::string& key : response.needs_restart()) {
-    output.out << "needs a restart: " << Shown(key) << '\n';
-  }
-  if (response.changed().empty() && response.needs_restart().empty()) {
-    output.out << "nothing has changed\n";
-  }
-  return kExitOk;
+  return Ask(
+      daemon, Lasts::kTimeout, &v1::Admin::Stub::Reload, {}, output,
+      [&](const v1::ReloadResponse& response) {
+        for (const std::string& key : response.changed()) {
+          output.out << "changed: " << Shown(key) << '\n';
+        }
+        for (const std::string& key : response.needs_restart()) {
+          output.out << "needs a restart: " << Shown(key) << '\n';
+        }
+        if (response.changed().empty() && response.needs_restart().empty()) {
+          output.out << "nothing has changed\n";
+        }
+      });
 }
 
 int SetLogLevel(Connection& daemon, const std::string& level,
                 const Output& output) {
-  const auto context = daemon.context(Lasts::kTimeout);
   v1::SetLogLevelRequest request;
   request.set_level(level);
-  v1::SetLogLevelResponse response;
-  const grpc::Status got =
-      daemon.admin().SetLogLevel(context.get(), request, &response);
-  if (!got.ok()) return daemon.Fail(got, output);
-  if (output.json) {
-    PrintJson(response, JsonStyle::kPretty, output);
-  } else {
-    output.out << "hoistd logs what is " << level << " or graver, until "
-               << "log.level is read again\n";
-  }
-  return kExitOk;
+  return Ask(daemon, Lasts::kTimeout, &v1::Admin::Stub::SetLogLevel, request,
+             output, [&](const v1::SetLogLevelResponse&) {
+               output.out << "hoistd logs what is " << level
+                          << " or graver, until "
+                          << "log.level is read again\n";
+             });
 }
 
 }  // namespace hoist::ctl

@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "client/ctl/calls.h"
 #include "client/ctl/commands.h"
 #include "client/ctl/disk_rate.h"
 #include "client/ctl/text.h"
@@ -35,10 +36,9 @@ v1::Finding DiskFinding(const std::vector<std::string>& where) {
 
 int Doctor(Connection& daemon, const DoctorOptions& options,
            const Output& output) {
-  const auto context = daemon.context(Lasts::kTimeout);
   v1::ExamineResponse response;
   const grpc::Status got =
-      daemon.admin().Examine(context.get(), v1::ExamineRequest(), &response);
+      Call(daemon, Lasts::kTimeout, &v1::Admin::Stub::Examine, {}, &response);
   if (!got.ok()) return daemon.Fail(got, output);
   if (options.tries_disk) {
     const std::vector<std::string> roots(response.model_roots().begin(),

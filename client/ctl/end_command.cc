@@ -8,6 +8,7 @@
 #include <string>
 #include <thread>
 
+#include "client/ctl/calls.h"
 #include "client/ctl/commands.h"
 #include "client/ctl/text.h"
 #include "hoist/shared/unique_fd.h"
@@ -22,10 +23,10 @@ struct FoundSession {
 };
 
 FoundSession FindSession(Connection& daemon, uint64_t id) {
-  const auto context = daemon.context(Lasts::kTimeout);
   v1::ListSessionsResponse all;
   FoundSession found;
-  found.status = daemon.admin().ListSessions(context.get(), {}, &all);
+  found.status =
+      Call(daemon, Lasts::kTimeout, &v1::Admin::Stub::ListSessions, {}, &all);
   if (!found.status.ok()) return found;
   for (const v1::SessionStatus& session : all.sessions()) {
     if (session.id() != id) continue;
@@ -54,8 +55,8 @@ grpc::Status NotKilled(const v1::SessionStatus& session, int error) {
 // by its numbers; of others the number could be somebody else's.
 grpc::Status Kill(Connection& daemon, const v1::SessionStatus& session) {
   v1::NodeStatus for_admins;
-  const grpc::Status admin = daemon.admin().Status(
-      daemon.context(Lasts::kTimeout).get(), {}, &for_admins);
+  const grpc::Status admin =
+      Call(daemon, Lasts::kTimeout, &v1::Admin::Stub::Status, {}, &for_admins);
   if (!admin.ok()) return admin;
   if (session.pid() == 0) {
     return grpc::Status(grpc::StatusCode::FAILED_PRECONDITION,
@@ -115,9 +116,9 @@ int End(Connection& daemon, const v1::EndSessionRequest& request, bool kills,
     if (!killed.ok()) return daemon.Fail(killed, output);
     *ended.mutable_session() = found.session;
   }
-  const auto context = daemon.context(Lasts::kWork);
   v1::EndSessionResponse told;
-  grpc::Status got = daemon.admin().EndSession(context.get(), request, &told);
+  grpc::Status got =
+      Call(daemon, Lasts::kWork, &v1::Admin::Stub::EndSession, request, &told);
   if (got.ok()) {
     ended = told;
   } else if (kills) {

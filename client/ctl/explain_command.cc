@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "client/ctl/calls.h"
 #include "client/ctl/commands.h"
 #include "client/ctl/text.h"
 
@@ -224,26 +225,19 @@ v1::GroupExplanation Together(const v1::ExplainResponse& model, int from,
 
 int Explain(Connection& daemon, const v1::ExplainRequest& request,
             const Output& output) {
-  const auto context = daemon.context(Lasts::kTimeout);
-  v1::ExplainResponse response;
-  const grpc::Status got =
-      daemon.admin().Explain(context.get(), request, &response);
-  if (!got.ok()) return daemon.Fail(got, output);
-  if (output.json) {
-    PrintJson(response, JsonStyle::kPretty, output);
-    return kExitOk;
-  }
-  for (int from = 0; from < response.groups_size();) {
-    int to = from + 1;
-    const std::string like = Likeness(response.groups(from));
-    while (to < response.groups_size() &&
-           Likeness(response.groups(to)) == like) {
-      ++to;
-    }
-    PrintGroup(Together(response, from, to), response, output);
-    from = to;
-  }
-  return kExitOk;
+  return Ask(daemon, Lasts::kTimeout, &v1::Admin::Stub::Explain, request,
+             output, [&](const v1::ExplainResponse& response) {
+               for (int from = 0; from < response.groups_size();) {
+                 int to = from + 1;
+                 const std::string like = Likeness(response.groups(from));
+                 while (to < response.groups_size() &&
+                        Likeness(response.groups(to)) == like) {
+                   ++to;
+                 }
+                 PrintGroup(Together(response, from, to), response, output);
+                 from = to;
+               }
+             });
 }
 
 }  // namespace hoist::ctl

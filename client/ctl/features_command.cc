@@ -7,6 +7,7 @@
 #include <sstream>
 #include <string>
 
+#include "client/ctl/calls.h"
 #include "client/ctl/commands.h"
 #include "client/ctl/features.h"
 #include "client/ctl/interrupt.h"
@@ -30,11 +31,11 @@ int Find(Connection& daemon, const FeaturesOptions& options, Found* found,
          const Output& output) {
   v1::NodeStatus status;
   grpc::Status got =
-      daemon.admin().Status(daemon.context(Lasts::kTimeout).get(), {}, &status);
+      Call(daemon, Lasts::kTimeout, &v1::Admin::Stub::Status, {}, &status);
   if (!got.ok()) return daemon.Fail(got, output);
   v1::ListModelsResponse models;
-  got = daemon.admin().ListModels(daemon.context(Lasts::kTimeout).get(), {},
-                                  &models);
+  got =
+      Call(daemon, Lasts::kTimeout, &v1::Admin::Stub::ListModels, {}, &models);
   if (!got.ok()) return daemon.Fail(got, output);
   found->labels = RoomLabels(status);
   const std::set<uint32_t> on_host = DevicesOnHost(status);
@@ -44,8 +45,8 @@ int Find(Connection& daemon, const FeaturesOptions& options, Found* found,
     v1::ListGroupsRequest request;
     request.set_model(NameFor(geteuid(), model));
     v1::ListGroupsResponse groups;
-    got = daemon.admin().ListGroups(daemon.context(Lasts::kTimeout).get(),
-                                    request, &groups);
+    got = Call(daemon, Lasts::kTimeout, &v1::Admin::Stub::ListGroups, request,
+               &groups);
     // It was forgotten meanwhile.
     if (got.error_code() == grpc::StatusCode::NOT_FOUND) continue;
     if (!got.ok()) return daemon.Fail(got, output);

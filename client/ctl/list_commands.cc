@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/ctl/calls.h"
 #include "client/ctl/commands.h"
 #include "client/ctl/table.h"
 #include "client/ctl/text.h"
@@ -81,132 +82,112 @@ std::map<std::string, std::string> MapOf(const v1::ListGroupsResponse& groups) {
 }  // namespace
 
 int ShowModels(Connection& daemon, const Output& output) {
-  const auto context = daemon.context(Lasts::kTimeout);
-  v1::ListModelsResponse response;
-  const grpc::Status got =
-      daemon.admin().ListModels(context.get(), {}, &response);
-  if (!got.ok()) return daemon.Fail(got, output);
-  if (output.json) {
-    PrintJson(response, JsonStyle::kPretty, output);
-    return kExitOk;
-  }
-  Table table({{"MODEL"},
-               {"FINGERPRINT"},
-               {"OWNER", Align::kRight},
-               {"READERS"},
-               {"GROUPS", Align::kRight},
-               {"TENSORS", Align::kRight},
-               {"SIZE", Align::kRight},
-               {"DEVICE", Align::kRight},
-               {"HOST", Align::kRight},
-               {"DISK", Align::kRight},
-               {"SOURCE"}});
-  for (const v1::ModelSummary& model : response.models()) {
-    table.Add({Shown(model.name()), Hex(model.fingerprint()).substr(0, 12),
+  return Ask(
+      daemon, Lasts::kTimeout, &v1::Admin::Stub::ListModels, {}, output,
+      [&](const v1::ListModelsResponse& response) {
+        Table table({{"MODEL"},
+                     {"FINGERPRINT"},
+                     {"OWNER", Align::kRight},
+                     {"READERS"},
+                     {"GROUPS", Align::kRight},
+                     {"TENSORS", Align::kRight},
+                     {"SIZE", Align::kRight},
+                     {"DEVICE", Align::kRight},
+                     {"HOST", Align::kRight},
+                     {"DISK", Align::kRight},
+                     {"SOURCE"}});
+        for (const v1::ModelSummary& model : response.models()) {
+          table.Add(
+              {Shown(model.name()), Hex(model.fingerprint()).substr(0, 12),
                UserName(model.owner_tenant(), model.owner_uid()),
                Readers(model.readers()), GroupsText(model),
                std::to_string(model.tensors()), HumanBytes(model.image_bytes()),
                HumanBytes(model.device_bytes()), HumanBytes(model.host_bytes()),
                HumanBytes(model.disk_bytes()), Shown(model.source())});
-  }
-  table.Print(output.out);
-  return kExitOk;
+        }
+        table.Print(output.out);
+      });
 }
 
 int ShowGroups(Connection& daemon, const std::string& model,
                const Output& output) {
-  const auto context = daemon.context(Lasts::kTimeout);
   v1::ListGroupsRequest request;
   request.set_model(model);
-  v1::ListGroupsResponse response;
-  const grpc::Status got =
-      daemon.admin().ListGroups(context.get(), request, &response);
-  if (!got.ok()) return daemon.Fail(got, output);
-  if (output.json) {
-    PrintJson(response, JsonStyle::kPretty, output);
-    return kExitOk;
-  }
-  for (const auto& [tier, map] : MapOf(response)) {
-    output.out << tier << "  " << map << '\n';
-  }
-  output.out << kMapLegend << "\n\n";
-  Table table({{"GROUP"},
-               {"TENSORS", Align::kRight},
-               {"SIZE", Align::kRight},
-               {"COPIES"}});
-  for (const v1::GroupStatus& group : response.groups()) {
-    table.Add({Shown(group.name()), std::to_string(group.tensors()),
-               HumanBytes(group.image_bytes()), CopiesOf(group)});
-  }
-  table.Print(output.out);
-  return kExitOk;
+  return Ask(
+      daemon, Lasts::kTimeout, &v1::Admin::Stub::ListGroups, request, output,
+      [&](const v1::ListGroupsResponse& response) {
+        for (const auto& [tier, map] : MapOf(response)) {
+          output.out << tier << "  " << map << '\n';
+        }
+        output.out << kMapLegend << "\n\n";
+        Table table({{"GROUP"},
+                     {"TENSORS", Align::kRight},
+                     {"SIZE", Align::kRight},
+                     {"COPIES"}});
+        for (const v1::GroupStatus& group : response.groups()) {
+          table.Add({Shown(group.name()), std::to_string(group.tensors()),
+                     HumanBytes(group.image_bytes()), CopiesOf(group)});
+        }
+        table.Print(output.out);
+      });
 }
 
 int ShowSessions(Connection& daemon, const Output& output) {
-  const auto context = daemon.context(Lasts::kTimeout);
-  v1::ListSessionsResponse response;
-  const grpc::Status got =
-      daemon.admin().ListSessions(context.get(), {}, &response);
-  if (!got.ok()) return daemon.Fail(got, output);
-  if (output.json) {
-    PrintJson(response, JsonStyle::kPretty, output);
-    return kExitOk;
-  }
-  Table table({{"SESSION", Align::kRight},
-               {"CLIENT"},
-               {"VIA"},
-               {"PID", Align::kRight},
-               {"USER", Align::kRight},
-               {"AGE", Align::kRight},
-               {"LEASES", Align::kRight},
-               {"LEASED", Align::kRight},
-               {"BUDGET", Align::kRight},
-               {"WAITING", Align::kRight},
-               {"PLANS", Align::kRight},
-               {"ARENAS", Align::kRight}});
-  for (const v1::SessionStatus& session : response.sessions()) {
-    table.Add(
-        {std::to_string(session.id()), Shown(session.client_name()),
-         Shown(session.via()), ProcessText(session.pid()),
-         UserName(session.tenant(), session.uid()), HumanTime(session.age_ms()),
-         std::to_string(session.leases()), HumanBytes(session.leased_bytes()),
-         session.device_budget_bytes() == 0
-             ? "-"
-             : HumanBytes(session.device_budget_bytes()),
-         std::to_string(session.waiting()), std::to_string(session.plans()),
-         HumanBytes(session.arena_bytes())});
-  }
-  table.Print(output.out);
-  return kExitOk;
+  return Ask(
+      daemon, Lasts::kTimeout, &v1::Admin::Stub::ListSessions, {}, output,
+      [&](const v1::ListSessionsResponse& response) {
+        Table table({{"SESSION", Align::kRight},
+                     {"CLIENT"},
+                     {"VIA"},
+                     {"PID", Align::kRight},
+                     {"USER", Align::kRight},
+                     {"AGE", Align::kRight},
+                     {"LEASES", Align::kRight},
+                     {"LEASED", Align::kRight},
+                     {"BUDGET", Align::kRight},
+                     {"WAITING", Align::kRight},
+                     {"PLANS", Align::kRight},
+                     {"ARENAS", Align::kRight}});
+        for (const v1::SessionStatus& session : response.sessions()) {
+          table.Add({std::to_string(session.id()), Shown(session.client_name()),
+                     Shown(session.via()), ProcessText(session.pid()),
+                     UserName(session.tenant(), session.uid()),
+                     HumanTime(session.age_ms()),
+                     std::to_string(session.leases()),
+                     HumanBytes(session.leased_bytes()),
+                     session.device_budget_bytes() == 0
+                         ? "-"
+                         : HumanBytes(session.device_budget_bytes()),
+                     std::to_string(session.waiting()),
+                     std::to_string(session.plans()),
+                     HumanBytes(session.arena_bytes())});
+        }
+        table.Print(output.out);
+      });
 }
 
 int ShowPlans(Connection& daemon, const Output& output) {
-  const auto context = daemon.context(Lasts::kTimeout);
-  v1::ListPlansResponse response;
-  const grpc::Status got =
-      daemon.admin().ListPlans(context.get(), {}, &response);
-  if (!got.ok()) return daemon.Fail(got, output);
-  if (output.json) {
-    PrintJson(response, JsonStyle::kPretty, output);
-    return kExitOk;
-  }
-  Table table({{"PLAN", Align::kRight},
-               {"SESSION", Align::kRight},
-               {"CLIENT"},
-               {"MODEL"},
-               {"DEVICE", Align::kRight},
-               {"RESIDENT", Align::kRight},
-               {"RING", Align::kRight},
-               {"A PASS", Align::kRight},
-               {"COPIED", Align::kRight},
-               {"NOW", Align::kRight},
-               {"WEIGHT", Align::kRight},
-               {"PRIORITY", Align::kRight},
-               {"CAP", Align::kRight},
-               {"SKIPPED", Align::kRight}});
-  for (const v1::PlanStatus& plan : response.plans()) {
-    const v1::Share& share = plan.share();
-    table.Add({std::to_string(plan.id()), std::to_string(plan.session_id()),
+  return Ask(
+      daemon, Lasts::kTimeout, &v1::Admin::Stub::ListPlans, {}, output,
+      [&](const v1::ListPlansResponse& response) {
+        Table table({{"PLAN", Align::kRight},
+                     {"SESSION", Align::kRight},
+                     {"CLIENT"},
+                     {"MODEL"},
+                     {"DEVICE", Align::kRight},
+                     {"RESIDENT", Align::kRight},
+                     {"RING", Align::kRight},
+                     {"A PASS", Align::kRight},
+                     {"COPIED", Align::kRight},
+                     {"NOW", Align::kRight},
+                     {"WEIGHT", Align::kRight},
+                     {"PRIORITY", Align::kRight},
+                     {"CAP", Align::kRight},
+                     {"SKIPPED", Align::kRight}});
+        for (const v1::PlanStatus& plan : response.plans()) {
+          const v1::Share& share = plan.share();
+          table.Add(
+              {std::to_string(plan.id()), std::to_string(plan.session_id()),
                Shown(plan.client_name()), Shown(plan.model()),
                std::to_string(plan.device()), HumanBytes(plan.resident_bytes()),
                HumanBytes(plan.ring_bytes()), HumanBytes(plan.streamed_bytes()),
@@ -217,9 +198,9 @@ int ShowPlans(Connection& daemon, const Output& output) {
                    ? "-"
                    : HumanBytes(share.max_bytes_per_second()) + "/s",
                std::to_string(plan.skipped())});
-  }
-  table.Print(output.out);
-  return kExitOk;
+        }
+        table.Print(output.out);
+      });
 }
 
 }  // namespace hoist::ctl

@@ -1,5 +1,6 @@
 #include <string>
 
+#include "client/ctl/calls.h"
 #include "client/ctl/commands.h"
 #include "client/ctl/picture.h"
 #include "client/ctl/text.h"
@@ -81,17 +82,7 @@ void PrintLinks(const v1::NodeStatus& status, std::ostream& out) {
   }
 }
 
-}  // namespace
-
-int ShowStatus(Connection& daemon, const Output& output) {
-  const auto context = daemon.context(Lasts::kTimeout);
-  v1::NodeStatus status;
-  const grpc::Status got = daemon.admin().Status(context.get(), {}, &status);
-  if (!got.ok()) return daemon.Fail(got, output);
-  if (output.json) {
-    PrintJson(status, JsonStyle::kPretty, output);
-    return kExitOk;
-  }
+void PrintStatus(const v1::NodeStatus& status, const Output& output) {
   PrintHead(status, output.out);
   output.out << '\n';
   PrintTiers(status, output.out);
@@ -110,7 +101,14 @@ int ShowStatus(Connection& daemon, const Output& output) {
   if (status.dropped_notes() > 0) {
     output.out << status.dropped_notes() << " older notes are gone\n";
   }
-  return kExitOk;
+}
+
+}  // namespace
+
+int ShowStatus(Connection& daemon, const Output& output) {
+  return Ask(
+      daemon, Lasts::kTimeout, &v1::Admin::Stub::Status, {}, output,
+      [&](const v1::NodeStatus& status) { PrintStatus(status, output); });
 }
 
 }  // namespace hoist::ctl

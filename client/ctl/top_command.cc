@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "client/ctl/calls.h"
 #include "client/ctl/commands.h"
 #include "client/ctl/picture.h"
 #include "client/ctl/table.h"
@@ -25,14 +26,14 @@ struct Sample {
 };
 
 grpc::Status Take(Connection& daemon, Sample& sample) {
-  grpc::Status got = daemon.admin().Status(
-      daemon.context(Lasts::kTimeout).get(), {}, &sample.status);
+  using Stub = v1::Admin::Stub;
+  grpc::Status got =
+      Call(daemon, Lasts::kTimeout, &Stub::Status, {}, &sample.status);
   if (!got.ok()) return got;
-  got = daemon.admin().ListPlans(daemon.context(Lasts::kTimeout).get(), {},
-                                 &sample.plans);
+  got = Call(daemon, Lasts::kTimeout, &Stub::ListPlans, {}, &sample.plans);
   if (!got.ok()) return got;
-  return daemon.admin().ListSessions(daemon.context(Lasts::kTimeout).get(), {},
-                                     &sample.sessions);
+  return Call(daemon, Lasts::kTimeout, &Stub::ListSessions, {},
+              &sample.sessions);
 }
 
 // What has grown from one sample to the next, a second.
