@@ -61,9 +61,9 @@ def all_formats(function: Any) -> Any:
     return pytest.mark.parametrize("folder", FORMATS, indirect=True)(function)
 
 
-def sampled_formats(function: Any) -> Any:
-    return pytest.mark.parametrize("folder", sampled(FORMATS, *OFTEN),
-                                   indirect=True)(function)
+def sampled_formats(*often: str) -> Any:
+    return pytest.mark.parametrize("folder", sampled(FORMATS, *often),
+                                   indirect=True)
 
 
 def the_librarys(folder: Folder, device: torch.device) -> nn.Module:
@@ -139,7 +139,7 @@ def assert_same_files(ours: Folder, theirs: Folder) -> None:
         assert same_bytes(mine[name], value), name
 
 
-@sampled_formats
+@sampled_formats(*OFTEN)
 def test_the_bytes_are_the_files_and_kept_once(hoistd, device, folder):
     saved = load_file(folder / "model.safetensors")
     loaded = load(folder, 1.0)
@@ -219,7 +219,7 @@ def test_quantised_experts_are_joined_and_so_are_their_scales(
             hoist.detach(loaded)
 
 
-@sampled_formats
+@sampled_formats(*OFTEN)
 @pytest.mark.real_time
 def test_it_outlives_hoistd(make_hoistd, device, folder):
     expected = run(the_librarys(folder, device), device)
@@ -237,7 +237,7 @@ def test_it_outlives_hoistd(make_hoistd, device, folder):
     assert_equal_outputs(run(loaded, device), expected, "detached")
 
 
-@sampled_formats
+@sampled_formats(*OFTEN)
 def test_adapters_go_on_top(hoistd, device, folder):
     peft = pytest.importorskip("peft")
 
@@ -260,7 +260,7 @@ def test_adapters_go_on_top(hoistd, device, folder):
     hoist.detach(loaded)  # peft keeps the module of some kinds.
 
 
-@sampled_formats
+@sampled_formats("torchao int8")
 def test_it_is_compiled_as_the_librarys_own(hoistd, device, folder):
     with fresh_compiler():
         expected = run(torch.compile(the_librarys(folder, device),
