@@ -1,5 +1,5 @@
-// admin.proto to the daemon's values and back; types.proto's words are
-// daemon/convert's.
+// Converts admin.proto messages to the daemon's values and back. daemon/convert
+// does this for types.proto.
 #ifndef HOIST_DAEMON_RPC_ADMIN_CONVERT_H_
 #define HOIST_DAEMON_RPC_ADMIN_CONVERT_H_
 
@@ -15,25 +15,26 @@
 
 namespace hoistd {
 
-// The code is the same number. Long messages are cut: they travel in HTTP/2
-// trailers, of which clients take 8 KiB.
+// The codes have the same numbers. Long messages are truncated: they travel in
+// HTTP/2 trailers, and clients accept 8 KiB of those.
 grpc::Status ToGrpc(const absl::Status& status);
 
-// Evict, unlike Pin, may leave the tier open: then it is both.
+// Pin requires a tier. Evict may omit it, to mean both tiers.
 enum class TierNeeded { kYes, kNo };
 absl::StatusOr<CopySelector> SelectorFromProto(
     const hoist::v1::CopySelector& selector, TierNeeded tier_needed);
 
-// InvalidArgument: it names nobody.
+// InvalidArgument: the request names no target.
 absl::StatusOr<ShareOf> ShareOfFromProto(
     const hoist::v1::SetShareRequest& request);
 // "plan 7", for the audit log.
 std::string ShareOfText(const hoist::v1::SetShareRequest& request);
-// InvalidArgument: nothing is to change, or to what no share may be.
+// InvalidArgument: the change is empty, or has a value that a share cannot
+// have.
 absl::StatusOr<ShareChange> ShareChangeFromProto(
     const hoist::v1::ShareChange& change);
 
-// The model that `name` means for `asker` (MeantBy). NotFound.
+// The model that `asker` means by `name` (MeantBy). NotFound.
 absl::StatusOr<const ModelSnapshot*> FindModel(const NodeSnapshot& snapshot,
                                                const Peer& asker,
                                                const std::string& name);

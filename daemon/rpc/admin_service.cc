@@ -28,8 +28,8 @@ template <typename Response>
 using Fill =
     std::function<absl::Status(const NodeSnapshot&, const Peer&, Response*)>;
 
-// Answers from a snapshot, which a work thread turns into the response, to
-// `peer` if they may ask.
+// Answers `peer`, if it is allowed to ask, from a snapshot. A work thread
+// converts the snapshot to the response.
 template <typename Response>
 Reactor* FromSnapshot(const std::shared_ptr<CallEnv>& env,
                       absl::StatusOr<Peer> peer, Response* response,
@@ -59,7 +59,7 @@ void SetKept(const CopyTotals& totals, pb::EvictResponse* out) {
 template <typename Response>
 void SetKept(const CopyTotals&, Response*) {}
 
-// As the caller says it; the engine has not looked yet.
+// The selector as the caller gave it, not yet validated by the engine.
 std::string TextOf(const pb::CopySelector& copies) {
   std::string text = copies.model();
   if (!copies.group().empty()) absl::StrAppend(&text, "/", copies.group());
@@ -70,8 +70,8 @@ std::string TextOf(const pb::CopySelector& copies) {
   return text;
 }
 
-// Pin, Unpin and Evict differ in the request alone, whose copies are filled in
-// here.
+// The common part of Pin, Unpin and Evict. They differ only in `args`, whose
+// copies are filled in here.
 template <typename Args, typename Response>
 Reactor* OnCopies(const std::shared_ptr<CallEnv>& env, Context* context,
                   const std::string& act_name, const pb::CopySelector& copies,

@@ -9,9 +9,9 @@
 
 namespace hoistd {
 
-// hoist.v1.Admin over the engine, and what it asks of the daemon itself
-// (control_calls.cc). Every method needs an admin, but for ListSessions,
-// ListPlans and EndSession: of others each user's own sessions do.
+// Serves hoist.v1.Admin from the engine, and from the daemon itself
+// (control_calls.cc). Every method requires an admin, except ListSessions,
+// ListPlans and EndSession: other users may call them on their own sessions.
 //
 // Threads:  gRPC's; nothing here waits.
 class AdminService final : public hoist::v1::Admin::CallbackService {

@@ -7,7 +7,7 @@
 namespace hoistd {
 namespace {
 
-// Of what a client says: a line stays a line.
+// Quotes client text, and keeps it on one line.
 std::string Escaped(absl::string_view text) {
   return absl::StrCat("\"", OneLine(text), "\"");
 }
@@ -60,8 +60,8 @@ void AdminAct::Ended(const absl::Status& result,
   if (!result.ok()) {
     absl::StrAppend(&line, " why=", Escaped(result.message()));
   }
-  // An admin's is in the log however many there are (daemon/log); whoever is
-  // none can try as often as it likes.
+  // The log keeps every line of an admin's (daemon/log). Others could flood it,
+  // so theirs are rate-limited.
   if (who_.admin) {
     SPDLOG_INFO("{}", line);
   } else {

@@ -1,4 +1,4 @@
-// What admins did, asked for in vain or were refused, for the log.
+// The audit log: acts of admins that succeeded, failed or were refused.
 #ifndef HOIST_DAEMON_RPC_AUDIT_H_
 #define HOIST_DAEMON_RPC_AUDIT_H_
 
@@ -12,22 +12,21 @@
 
 namespace hoistd {
 
-// "groups=3 bytes=12288": what an act has changed.
+// The changes of an act, as in "groups=3 bytes=12288".
 std::string AuditText(const CopyTotals& totals);
 std::string AuditText(const LoadProgress& progress);
 std::string AuditText(const CheckProgress& progress);
 std::string AuditText(const ShareChanged& changed);
 std::string AuditText(const SessionSnapshot& ended);
 
-// One act of a peer's, of those that take an admin: its end is one line of the
-// log,
+// One administrative act of a peer. Its end writes one line to the log:
 //   audit: act=evict uid=0 pid=71 on="m on host" result=OK groups=3 bytes=12288
-// What comes from clients is escaped, so that nobody can write another line.
+// Client text is escaped, so that a client cannot forge a line.
 //
-// CallEnv::AdminActOf makes them, and logs those that it refuses.
+// CallEnv::AdminActOf makes acts, and logs those that it refuses.
 class AdminAct {
  public:
-  // `act`: a word of ours; `on`: what it is done to, as the caller says.
+  // `act`: hoistd's name for the act. `on`: its target, as the caller gave it.
   AdminAct(Peer who, std::string act, std::string on)
       : who_(std::move(who)), act_(std::move(act)), on_(std::move(on)) {}
 
@@ -45,7 +44,7 @@ class AdminAct {
   std::string on_;
 };
 
-// `done`, with the act's end told before.
+// Logs the act's end, then calls `done`.
 template <typename T>
 Done<T> Audited(AdminAct act, Done<T> done) {
   return [act = std::move(act),

@@ -8,7 +8,7 @@
 namespace hoistd {
 namespace {
 
-// One on its way, kept by whoever is asked next.
+// A load in progress, owned by the callback of its current step.
 struct OnItsWay {
   EngineApi& engine;
   Peer who;

@@ -1,4 +1,4 @@
-// A model from a path to a tier: what Admin.Load and models.preload do.
+// Loads a model from a path into a tier, for Admin.Load and models.preload.
 #ifndef HOIST_DAEMON_RPC_BRING_UP_H_
 #define HOIST_DAEMON_RPC_BRING_UP_H_
 
@@ -26,10 +26,10 @@ struct BroughtUp {
   LoadProgress progress;  // Its last.
 };
 
-// Opens the model's files as `who`, registers it and brings it up. `what`: who
-// that is among sessions. What was begun goes on when the caller leaves.
-// OpenPath's errors, the engine's. `progress` and `done` run on the engine's
-// thread, or `done` on that of OpenPath; neither may block.
+// Opens the model's files as `who`, registers the model and loads it. `what`
+// names the caller in the list of sessions. The load continues if the caller
+// leaves. Errors: OpenPath's and the engine's. `progress` runs on the engine's
+// thread, `done` there or on OpenPath's; neither may block.
 void BringUp(EngineApi& engine, PathEnv env, Peer who, std::string what,
              LoadWish wish,
              absl::AnyInvocable<void(const LoadProgress&)> progress,

@@ -16,19 +16,18 @@
 
 namespace hoistd {
 
-// How many calls each user has in flight, over all of its connections: gRPC
-// bounds them by connection alone.
+// Counts each user's calls in flight, over all of its connections. gRPC's own
+// limit is per connection.
 //
 // Threads:  thread-safe.
-// Bounds:   one entry a user with a call.
+// Bounds:   one entry per user with a call in flight.
 class CallCounts {
  public:
   explicit CallCounts(size_t most) : most_(most) {}
 
   void Add(const User& user) ABSL_LOCKS_EXCLUDED(mu_);
   void Remove(const User& user) ABSL_LOCKS_EXCLUDED(mu_);
-  // ResourceExhausted: those of the user, the one that asks among them, are
-  // more than one may have.
+  // ResourceExhausted: the user's calls, this one included, exceed the limit.
   absl::Status Check(const User& user) const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -39,9 +38,9 @@ class CallCounts {
 
 using FindPeer = std::function<absl::StatusOr<Peer>(const std::string&)>;
 
-// Counts each call from before its method runs until gRPC forgets it. Methods
-// of other services than ours, which ask nobody, are cancelled where there are
-// too many. `counts` outlives the server.
+// Counts each call from before its method runs until gRPC releases it. Methods
+// of gRPC's own services do not call Check, so calls of these beyond the limit
+// are cancelled here. `counts` outlives the server.
 std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>
 CountCalls(std::shared_ptr<CallCounts> counts, FindPeer find_peer);
 

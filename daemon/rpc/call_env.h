@@ -1,4 +1,4 @@
-// What every gRPC call needs to be served.
+// The common context of all gRPC calls.
 #ifndef HOIST_DAEMON_RPC_CALL_ENV_H_
 #define HOIST_DAEMON_RPC_CALL_ENV_H_
 
@@ -25,18 +25,18 @@
 
 namespace hoistd {
 
-// Owned by RpcServer, and shared with the engine's callbacks that are still
-// out, since a call may be cancelled, and the server gone, before the engine
-// answers. So callbacks keep it, and what they need is in it.
+// Shared by RpcServer and the engine's outstanding callbacks: a call may be
+// cancelled, and the server destroyed, before the engine answers. Callbacks
+// therefore hold a reference, and find here all that they need.
 struct CallEnv {
   explicit CallEnv(EngineApi& the_engine) : engine(the_engine) {}
 
   EngineApi& engine;                // Outlives its callbacks.
   IoHelpers* io_helpers = nullptr;  // As RpcOptions says.
   WorkQueue queue;                  // RpcServer starts it.
-  // Whose connection it is; Connections::Find.
+  // The peer of a connection; Connections::Find.
   FindPeer find_peer;
-  std::shared_ptr<CallCounts> calls;  // nullptr: they are not counted.
+  std::shared_ptr<CallCounts> calls;  // nullptr: calls are not counted.
   ModelRoots model_roots;
   NodeControl* control = nullptr;  // As RpcOptions says, like the next.
   std::function<std::vector<Finding>()> examine;
@@ -48,13 +48,13 @@ struct CallEnv {
 
   // ResourceExhausted: the user has too many calls in flight.
   absl::StatusOr<Peer> PeerOf(const grpc::ServerContextBase& call) const;
-  // PermissionDenied says who may.
+  // The message of PermissionDenied says who is allowed.
   absl::StatusOr<Peer> AdminOf(const grpc::ServerContextBase& call) const;
-  // Of anybody who is about to change what may be their own.
+  // For an act that the owner of its target may do, too.
   absl::StatusOr<AdminAct> ActOf(const grpc::ServerContextBase& call,
                                  std::string act, std::string on) const;
-  // Of an admin who is about to change something; a refusal is in the log. The
-  // caller says how the act ended.
+  // For an act that requires an admin. Logs a refusal. The caller reports the
+  // act's end.
   absl::StatusOr<AdminAct> AdminActOf(const grpc::ServerContextBase& call,
                                       std::string act, std::string on) const;
 
@@ -62,10 +62,10 @@ struct CallEnv {
   absl::Status CheckAdmin(const Peer& peer) const;
 };
 
-// What is left until the call's deadline, at most kMaxDeadline; may be < 0.
+// The time left until the call's deadline, at most kMaxDeadline; may be < 0.
 absl::Duration TimeLeft(const grpc::ServerContextBase& call);
 
-// An engine session that one call made for itself. Move-only; closes it.
+// The engine session of one call. Move-only; the destructor closes it.
 class CallSession {
  public:
   CallSession() = default;

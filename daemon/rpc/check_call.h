@@ -11,8 +11,8 @@
 
 namespace hoistd {
 
-// Admin.Check: tells how far it is and what was found. A slow reader gets the
-// newest progress. What was begun goes on when the caller leaves.
+// Admin.Check: streams progress and findings. A slow reader skips to the newest
+// progress. The check continues if the caller leaves.
 class CheckCall final : public StreamCall<hoist::v1::CheckProgress> {
  public:
   static std::shared_ptr<CheckCall> Start(std::shared_ptr<CallEnv> env,

@@ -25,8 +25,8 @@ namespace {
 
 constexpr uint64_t kStopEvent = 0;
 constexpr uint64_t kListenEvent = 1;
-// Numbers above the ones that hoistd itself uses, and within what the kernel's
-// table of descriptors has from the start on (main.cc).
+// Above the numbers that hoistd itself uses, and within the initial size of the
+// kernel's descriptor table (main.cc).
 constexpr int kFirstNumber = 1024;
 constexpr int kLastNumber = 32768;
 
@@ -35,18 +35,18 @@ constexpr absl::string_view kOutOfFds =
     "RESOURCE_EXHAUSTED: hoistd is out of file descriptors; close sessions or "
     "connections, or raise its RLIMIT_NOFILE (systemd: LimitNOFILE)";
 
-// Says so as HTTP/2 does, by GOAWAY with "enhance your calm", of a connection
-// that no gRPC server will have. Without settings before it, so that gRPC's
-// clients take it for none and try again; hoistctl reads it.
+// Refuses a connection that gRPC never sees, with HTTP/2's GOAWAY and "enhance
+// your calm". No SETTINGS frame precedes it, so gRPC clients treat the
+// connection as failed and retry. hoistctl reads the frame.
 void Refuse(int socket, absl::string_view why) {
-  // So that one byte says how long the frame is.
+  // One byte must hold the frame's length.
   const absl::string_view text = why.substr(0, 255 - kGoAwayHead);
   std::string frame(2, '\0');
   frame.push_back(static_cast<char>(kGoAwayHead + text.size()));
   frame.append("\7\0\0\0\0\0", 6);
   frame.append("\0\0\0\0\0\0\0\x0b", kGoAwayHead);
   frame.append(text.data(), text.size());
-  // Who is gone, or does not read, need not know.
+  // Best effort: the peer may be gone, or may not read.
   static_cast<void>(
       send(socket, frame.data(), frame.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
 }
@@ -167,7 +167,7 @@ void Connections::AcceptAll() {
 
 bool Connections::HasRoom(const Peer& peer) const {
   absl::MutexLock lock(&mu_);
-  // Several users together must not lock out who can put an end to it.
+  // Several users together must not lock out the admin who can stop them.
   const size_t kept = peer.admin ? 0 : limits_.all / 8;
   if (number_of_.size() + kept >= limits_.all) return false;
   size_t of_uid = 0;
@@ -183,7 +183,7 @@ void Connections::Take(hoist::UniqueFd accepted) {
   if (absl::IsResourceExhausted(process.status())) {
     return Refuse(accepted.get(), kOutOfFds);
   }
-  if (!process.ok()) return;  // It is dead; so is the connection.
+  if (!process.ok()) return;  // The peer is dead, and so is the connection.
   process->peer.via = "grpc";
   if (!HasRoom(process->peer)) return;
   hoist::UniqueFd number = NextNumber(accepted.get());
@@ -193,14 +193,14 @@ void Connections::Take(hoist::UniqueFd accepted) {
   {
     absl::MutexLock lock(&mu_);
     Entry& entry = by_number_[number.get()];
-    // gRPC closed the number's last connection, or the kernel would not have
-    // given it again; only the news of it has not come through yet.
+    // The kernel reused the number, so gRPC has closed its last connection. The
+    // event of that close has not arrived yet.
     number_of_.erase(entry.serial);
     entry = Entry{std::move(process->peer), std::move(accepted), serial};
     number_of_[serial] = number.get();
   }
-  // Without EPOLLIN: the bytes are gRPC's. It shuts a connection down before
-  // it closes its descriptor, so both ends' leaving is seen here.
+  // Without EPOLLIN: gRPC reads the bytes. It shuts a connection down before it
+  // closes its descriptor, so EPOLLRDHUP reports a close by either end.
   if (!AddToEpoll(epoll_.get(), watched, EPOLLRDHUP, serial).ok()) {
     Forget(serial);
     return;
@@ -223,7 +223,7 @@ void Connections::Forget(uint64_t serial) {
 
 hoist::UniqueFd Connections::NextNumber(int fd) {
   rlimit files = {};
-  getrlimit(RLIMIT_NOFILE, &files);  // It may be another than at the start.
+  getrlimit(RLIMIT_NOFILE, &files);  // It may have changed since the start.
   const int limit =
       static_cast<int>(std::min<rlim_t>(files.rlim_cur, kLastNumber));
   const int first = std::min(kFirstNumber, limit / 2);

@@ -25,25 +25,25 @@ namespace hoistd {
 
 struct RpcLimits {
   size_t all = 1024;            // The last eighth is kept for admins.
-  size_t one_uid = 512;         // So that one user cannot lock the others out.
+  size_t one_uid = 512;         // One user cannot lock the others out.
   size_t calls_of_user = 4096;  // Over all of its connections.
-  // A connection without a call is closed after so long; clients connect again
-  // by themselves with the next call.
+  // A connection without a call is closed after this time. Clients reconnect
+  // automatically with the next call.
   absl::Duration idle = absl::Minutes(5);
 };
 
-// Accepts gRPC's connections, so that the kernel says who each one is.
+// Accepts gRPC's connections, to get each peer's credentials from the kernel.
 //
-// gRPC 1.51 tells a unix peer by its socket's path alone, which every client
-// may choose. A server that is handed a descriptor calls its peer "fd:<number>"
-// instead; so we accept ourselves, ask the kernel, and remember by number.
-// Numbers are used in turn, so that one which was just closed is not given out
-// again while a call of the old connection may still look itself up.
+// gRPC 1.51 identifies a unix peer only by its socket's path, which the client
+// chooses. For a descriptor that it is given, it reports the peer as
+// "fd:<number>". So this class accepts, asks the kernel, and records the peer
+// by number. Numbers are used in rotation: a call of a connection that just
+// closed may still look up its number, which must not be reused yet.
 //
 // Threads:  thread-safe. Owns one thread, which accepts, forgets, and runs
 //           `hand_over`.
-// Bounds:   RpcLimits; what is beyond them is closed at once. So is who comes
-//           while descriptors are short, and is told so (HTTP/2's GOAWAY).
+// Bounds:   RpcLimits; connections beyond them are closed at once. Without free
+//           descriptors a connection is closed with HTTP/2's GOAWAY.
 class Connections {
  public:
   // Takes a connected, non-blocking descriptor.
@@ -57,18 +57,18 @@ class Connections {
   // Accepts from now on. Once.
   absl::Status Start(HandOver hand_over);
 
-  // Whose call it is, by grpc::ServerContext::peer(). Unavailable: of none of
-  // our connections, or of one that has gone.
+  // The caller behind a grpc::ServerContext::peer(). Unavailable: the
+  // connection is not one of ours, or has closed.
   absl::StatusOr<Peer> Find(absl::string_view grpc_peer) const
       ABSL_LOCKS_EXCLUDED(mu_);
   size_t count() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Accepts no more. Connections that stand are gRPC's to end.
+  // Stops accepting. gRPC ends the open connections.
   void Stop();
 
  private:
   struct Entry {
     Peer peer;
-    // A second descriptor of the connection, which tells when it has ended.
+    // A second descriptor of the connection, polled for its end.
     hoist::UniqueFd watch;
     uint64_t serial = 0;
   };
@@ -80,7 +80,7 @@ class Connections {
   void AcceptAll();
   void Take(hoist::UniqueFd accepted);
   bool HasRoom(const Peer& peer) const ABSL_LOCKS_EXCLUDED(mu_);
-  // `serial` names the connection; another one may have its number by now.
+  // By serial, since a newer connection may have the number by now.
   void Forget(uint64_t serial) ABSL_LOCKS_EXCLUDED(mu_);
   // A duplicate under the next number in turn; invalid if there is none.
   hoist::UniqueFd NextNumber(int fd);
@@ -88,7 +88,7 @@ class Connections {
   Acceptor acceptor_;  // Only the thread accepts.
   const std::optional<gid_t> admin_group_;
   const RpcLimits limits_;
-  const std::optional<User> tenant_;  // Whose the socket is.
+  const std::optional<User> tenant_;  // The socket's owner.
   HandOver hand_over_;                // Only the thread calls it.
   hoist::UniqueFd epoll_;
   hoist::UniqueFd stop_;

@@ -1,4 +1,4 @@
-// Admin's calls that NodeControl answers.
+// The Admin calls that NodeControl answers.
 #include <memory>
 #include <string>
 #include <utility>
@@ -18,8 +18,8 @@ namespace {
 using Context = grpc::CallbackServerContext;
 using Reactor = grpc::ServerUnaryReactor;
 
-// `ask` runs on a work thread, as it may read a file; it tells what it changed,
-// for the log.
+// `ask` runs on a work thread, since it may read a file. It returns its changes
+// for the audit log.
 template <typename Response, typename Ask>
 Reactor* AskControl(const std::shared_ptr<CallEnv>& env,
                     absl::StatusOr<AdminAct> act, Response* response, Ask ask) {
@@ -40,7 +40,7 @@ Reactor* AskControl(const std::shared_ptr<CallEnv>& env,
   return call.get();
 }
 
-// What an admin may know, put together on a work thread.
+// Answers an admin with a response that `fill` builds on a work thread.
 template <typename Response, typename Fill>
 Reactor* FinishControl(const std::shared_ptr<CallEnv>& env,
                        const Context& context, bool knows, Response* response,

@@ -69,8 +69,8 @@ void DrainCall::Saw(std::shared_ptr<DrainCall> self,
   uint32_t leases = 0;
   std::string said;
   for (const SessionSnapshot& session : snapshot.sessions) {
-    // A plan holds its ring as a lease holds its image, and arenas are held,
-    // too.
+    // Plans hold their rings, and sessions their arenas, as a lease holds its
+    // image.
     const uint32_t held = session.leases + session.plans + session.arenas;
     if (held == 0) continue;
     leases += held;
@@ -99,7 +99,7 @@ void DrainCall::LookLater(std::shared_ptr<DrainCall> self) {
     absl::MutexLock lock(&self->mu_);
     if (self->gone()) return;
   }
-  // The alarm keeps its callback, so that must not keep the alarm.
+  // The alarm owns its callback. A strong reference here would be a cycle.
   std::weak_ptr<StreamCall<pb::DrainProgress>> weak = self->weak_from_this();
   self->alarm_.Set(
       std::chrono::system_clock::now() + kBetweenLooks, [weak](bool) {

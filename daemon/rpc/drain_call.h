@@ -18,9 +18,9 @@ struct DrainWish {
   bool resume = false;
 };
 
-// Admin.Drain: closes the node to new work, then looks every 100 ms whether the
-// leases are gone, and says who holds them whenever that has changed. The node
-// stays closed when the deadline passes or the caller leaves.
+// Admin.Drain: closes the node to new work, then polls the leases every 100 ms.
+// Reports their holders whenever these have changed, until none is left. The
+// node stays closed when the deadline passes or the caller leaves.
 class DrainCall final : public StreamCall<hoist::v1::DrainProgress> {
  public:
   static std::shared_ptr<DrainCall> Start(std::shared_ptr<CallEnv> env,
@@ -33,7 +33,7 @@ class DrainCall final : public StreamCall<hoist::v1::DrainProgress> {
   static void Look(std::shared_ptr<DrainCall> self);
   static void Saw(std::shared_ptr<DrainCall> self,
                   const NodeSnapshot& snapshot);
-  // Looks again in a while, unless the call is over by then.
+  // Schedules the next poll, which does nothing if the call is over by then.
   static void LookLater(std::shared_ptr<DrainCall> self);
 
   bool Next(hoist::v1::DrainProgress* message) override
@@ -43,7 +43,7 @@ class DrainCall final : public StreamCall<hoist::v1::DrainProgress> {
   const std::shared_ptr<CallEnv> env_;
   const DrainWish wish_;
   const absl::Time until_;
-  std::string last_;  // What was said last, serialized. One look at a time.
+  std::string last_;  // The last report, serialized. One poll at a time.
   std::optional<hoist::v1::DrainProgress> latest_ ABSL_GUARDED_BY(mu_);
   grpc::Alarm alarm_;
 };

@@ -37,7 +37,7 @@ grpc::ServerUnaryReactor* StartEndCall(CallEnv& env,
     return call.get();
   }
   const Peer peer = act->who();
-  // Goes with who waits: the engine's callback, which may outlast the call.
+  // Owned by the engine's callback, which may outlast the call.
   auto alarm = std::make_shared<grpc::Alarm>();
   alarm->Set(
       std::chrono::system_clock::now() + absl::ToChronoMilliseconds(deadline),

@@ -11,8 +11,8 @@
 
 namespace hoistd {
 
-// Admin.EndSession: has the session told, and answers when its client has let
-// go, or the deadline has passed. That it was told stays so.
+// Admin.EndSession: tells the session to end. Answers when its client has let
+// go, or the deadline has passed; the session stays told either way.
 grpc::ServerUnaryReactor* StartEndCall(CallEnv& env,
                                        absl::StatusOr<AdminAct> act,
                                        SessionId session,

@@ -7,7 +7,7 @@
 
 namespace hoistd {
 
-// `now`: as the engine's clock has it.
+// `now`: by the engine's clock.
 void ExplanationToProto(const ModelExplanation& explanation, absl::Time now,
                         hoist::v1::ExplainResponse* out);
 

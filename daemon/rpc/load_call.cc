@@ -43,7 +43,7 @@ void LoadCall::Fail(const absl::Status& why) {
 void LoadCall::Report(const LoadProgress& progress) {
   {
     absl::MutexLock lock(&mu_);
-    // The last message, which alone has the model, is not to be overtaken.
+    // Only the last message has the model; progress must not replace it.
     if (latest_.has_value() && latest_->has_model()) return;
     latest_.emplace();
     ProgressToProto(progress, &*latest_);

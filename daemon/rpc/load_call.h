@@ -13,9 +13,9 @@
 
 namespace hoistd {
 
-// Admin.Load: opens and registers a model, then brings it up and tells how far
-// it is. A slow reader gets the newest progress, not all of it. What was begun
-// goes on when the caller leaves.
+// Admin.Load: opens, registers and loads a model, and streams its progress. A
+// slow reader skips to the newest progress. The load continues if the caller
+// leaves.
 class LoadCall final : public StreamCall<hoist::v1::LoadProgress> {
  public:
   // A wish that is an error refuses the call.

@@ -42,9 +42,9 @@ absl::Status Outside(const std::vector<std::string>& roots,
       "or register it with libhoist, which opens the files itself"));
 }
 
-// As OpenBeneath, step by step, for containers whose seccomp profile knows no
-// openat2 (systemd-nspawn 252). Without the kernel's help no symlink and no
-// ".." can be followed safely, so none is.
+// OpenBeneath step by step, for containers whose seccomp profile lacks openat2
+// (systemd-nspawn 252). Without the kernel's help, symlinks and ".." cannot be
+// followed safely, so they are refused.
 int WalkBeneath(int root, const std::string& below, int flags) {
   hoist::UniqueFd at(openat(root, ".", O_PATH | O_CLOEXEC));
   if (!at.valid()) return -errno;
@@ -60,12 +60,12 @@ int WalkBeneath(int root, const std::string& below, int flags) {
     at = std::move(next);
   }
   if ((flags & O_PATH) != 0) return at.release();
-  // The callers open nothing but folders without O_PATH.
+  // Without O_PATH, callers open only folders.
   const int fd = openat(at.get(), ".", flags | O_CLOEXEC);
   return fd >= 0 ? fd : -errno;
 }
 
-// A descriptor, or -errno. `flags` are O_PATH, or O_DIRECTORY with others.
+// Returns a descriptor, or -errno. `flags`: O_PATH, or O_DIRECTORY and others.
 int OpenBeneath(int root, const std::string& below, int flags) {
   open_how how = {};
   how.flags = static_cast<uint64_t>(flags | O_CLOEXEC);
@@ -77,12 +77,12 @@ int OpenBeneath(int root, const std::string& below, int flags) {
     if (errno == ENOSYS || errno == EPERM) {
       return WalkBeneath(root, below, flags);
     }
-    // EAGAIN: a rename somewhere raced with "..", and the kernel gave up.
+    // EAGAIN: a concurrent rename raced with "..", and the kernel gave up.
     if (errno != EINTR && errno != EAGAIN) return -errno;
   }
 }
 
-// A root that is open, and the path below it.
+// An open root, and the path below it.
 class Beneath {
  public:
   Beneath(const std::vector<std::string>& roots, const std::string& path,
@@ -94,13 +94,13 @@ class Beneath {
                                        int flags) const {
     const int fd = OpenBeneath(root_.get(), below, flags);
     if (fd >= 0) return hoist::UniqueFd(fd);
-    // What the RESOLVE_ flags forbid.
+    // The RESOLVE_ flags forbid the path.
     if (fd == -EXDEV || fd == -ELOOP) return Outside(roots_, path_);
     return ErrnoToStatus(-fd, absl::StrCat("open ", path_, " (", below, ")"));
   }
 
-  // Opens a regular file for reading. It is looked at through O_PATH first,
-  // since opening a FIFO, a tape or a watchdog does something to it.
+  // Opens a regular file for reading. Inspects it through O_PATH first, since
+  // opening a FIFO, a tape or a watchdog has side effects.
   absl::StatusOr<hoist::UniqueFd> OpenRegular(const std::string& below) const {
     HOIST_ASSIGN_OR_RETURN(const hoist::UniqueFd at, Open(below, O_PATH));
     struct stat info;
@@ -109,7 +109,7 @@ class Beneath {
       return absl::InvalidArgumentError(
           absl::StrCat(below, " is not a regular file"));
     }
-    // The very file that was looked at, whatever its name is by now.
+    // Opens the file that was inspected, even if its name has changed.
     const std::string self = absl::StrCat("/proc/self/fd/", at.get());
     hoist::UniqueFd fd(open(self.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
     if (!fd.valid()) {
@@ -125,7 +125,7 @@ class Beneath {
   hoist::UniqueFd root_;
 };
 
-// What `path` is below `root`; nullopt if it is not. "." for the root itself.
+// `path` relative to `root`; "." for the root itself. nullopt: not below it.
 std::optional<std::string> BelowRoot(absl::string_view root,
                                      absl::string_view path) {
   while (root.size() > 1 && absl::ConsumeSuffix(&root, "/")) {
@@ -140,7 +140,7 @@ std::optional<std::string> BelowRoot(absl::string_view root,
 absl::StatusOr<std::vector<std::string>> ListShards(hoist::UniqueFd folder,
                                                     const std::string& path,
                                                     bool* has_index) {
-  // readdir needs a description of its own, opened for reading.
+  // readdir needs an open file description of its own, for reading.
   const std::unique_ptr<DIR, CloseDir> dir(fdopendir(folder.get()));
   if (dir == nullptr) return ErrnoToStatus(errno, path);
   static_cast<void>(folder.release());  // The DIR owns it now.

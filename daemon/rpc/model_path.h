@@ -1,4 +1,4 @@
-// Opening a model by path, for callers who cannot pass descriptors.
+// Opens a model by path, for callers that cannot pass descriptors.
 #ifndef HOIST_DAEMON_RPC_MODEL_PATH_H_
 #define HOIST_DAEMON_RPC_MODEL_PATH_H_
 
@@ -20,20 +20,20 @@ struct ModelFiles {
   std::optional<OpenFile> index;
 };
 
-// Opens a model's files: `path` is one safetensors file, or a folder with
-// *.safetensors and perhaps model.safetensors.index.json in it.
+// Opens a model's files. `path` is one safetensors file, or a folder with
+// *.safetensors and optionally model.safetensors.index.json.
 //
-// A path is never authority: it must lie below one of `roots`, and so must
-// everything that a symlink or ".." on the way leads to. Only regular files
-// are opened; looking at anything else has no effect on it.
+// A path is never authority: it must lie below one of `roots`, and so must the
+// target of every symlink and ".." on the way. Only regular files are opened;
+// inspecting anything else has no effect on it.
 //
-// FailedPrecondition: there are no roots. PermissionDenied: outside of them, or
-// not readable by us. NotFound, InvalidArgument: no such file, no model.
-// Blocks on the disk.
+// FailedPrecondition: there are no roots. PermissionDenied: the path is outside
+// of them, or not readable by hoistd. NotFound: no such file. InvalidArgument:
+// not a model. Blocks on the disk.
 absl::StatusOr<ModelFiles> OpenModelPath(const std::vector<std::string>& roots,
                                          const std::string& path);
 
-// The roots, which can change. Thread-safe.
+// The current roots. Thread-safe.
 class ModelRoots {
  public:
   void Set(std::vector<std::string> roots) ABSL_LOCKS_EXCLUDED(mu_) {

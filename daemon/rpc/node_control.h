@@ -1,4 +1,4 @@
-// What Admin asks of the daemon itself, beside its engine.
+// The requests of Admin to the daemon itself, not to its engine.
 #ifndef HOIST_DAEMON_RPC_NODE_CONTROL_H_
 #define HOIST_DAEMON_RPC_NODE_CONTROL_H_
 
@@ -13,16 +13,16 @@ namespace hoistd {
 
 // Names of keys of hoistd.toml.
 struct Reloaded {
-  std::vector<std::string> changed;        // They are so from now on.
-  std::vector<std::string> needs_restart;  // They differ, and stay till then.
+  std::vector<std::string> changed;        // In effect from now on.
+  std::vector<std::string> needs_restart;  // Differ; unchanged until a restart.
 };
 
 struct Setting {
   std::string key;
-  std::string value;     // That runs, as TOML has it.
+  std::string value;     // In effect, in TOML's notation.
   std::string source;    // "default", "/etc/hoist/hoistd.toml:12", "--set".
-  std::string comes_to;  // Of "auto" and the like, where it is one; else "".
-  std::string pending;   // What was read since, and needs a restart; else "".
+  std::string comes_to;  // The resolved value of "auto" and the like; else "".
+  std::string pending;   // A newer value that needs a restart; else "".
 };
 
 // Threads:  thread-safe. Reload reads a file.
@@ -30,11 +30,11 @@ class NodeControl {
  public:
   virtual ~NodeControl() = default;
 
-  // Reads the configuration again. An error changes nothing.
+  // Reloads the configuration. On an error nothing changes.
   virtual absl::StatusOr<Reloaded> Reload() = 0;
   virtual std::vector<Setting> Settings() = 0;
-  // Until it is set again, or log.level is read again. InvalidArgument: there
-  // is no such level.
+  // In effect until it is set again, or log.level is reloaded. InvalidArgument:
+  // no such level.
   virtual absl::Status SetLogLevel(absl::string_view level) = 0;
 };
 

@@ -11,7 +11,7 @@
 namespace hoistd {
 namespace {
 
-// An answer a file; the last one has none, and the model's name.
+// One answer per file. The last one has no file, but the model's name.
 enum class What : uint8_t { kShard, kIndex, kEnd };
 
 void PackText(const std::string& text, std::string& to) {

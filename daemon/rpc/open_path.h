@@ -12,17 +12,17 @@
 
 namespace hoistd {
 
-// Below which roots, and by whom: in helpers, or where there are none on a
-// thread of the queue's, which waits for what hangs.
+// The allowed roots, and the place where files are opened: I/O helpers, or else
+// a thread of the queue, which a file system that hangs blocks.
 struct PathEnv {
   std::vector<std::string> roots;
   IoHelpers* io_helpers = nullptr;
-  WorkQueue* queue = nullptr;  // Of them one at least.
+  WorkQueue* queue = nullptr;  // At least one of the two is set.
 };
 
-// OpenModelPath below env's roots, in `user`'s helpers: a root may lie on a
-// file system that hangs. Files that may hang come parked. `done` runs on
-// another thread, once, and must not block.
+// Runs OpenModelPath below env's roots in `user`'s I/O helpers, since a root
+// may lie on a file system that hangs. Files that may hang come parked. `done`
+// runs once, on another thread, and must not block.
 void OpenPath(PathEnv env, User user, std::string path, Done<ModelFiles> done);
 
 }  // namespace hoistd

@@ -16,13 +16,13 @@ namespace hoistd {
 
 // Worker.Publish: collects the image in a memfd, then publishes it.
 //
-// Bounds:   all such calls together hold CallEnv::max_publish_bytes at most;
-//           one that would go past it is ResourceExhausted.
+// Bounds:   all such calls together hold at most CallEnv::max_publish_bytes; a
+//           call that would exceed it gets ResourceExhausted.
 class PublishCall final
     : public grpc::ServerReadReactor<hoist::v1::WorkerPublishRequest> {
  public:
-  // `response` is gRPC's, and valid until the call is done. A `peer` that is
-  // an error refuses the call.
+  // `response` is gRPC's, and valid until the call is done. An error in `peer`
+  // refuses the call.
   static std::shared_ptr<PublishCall> Start(std::shared_ptr<CallEnv> env,
                                             absl::StatusOr<Peer> peer,
                                             hoist::v1::Model* response);
@@ -36,11 +36,11 @@ class PublishCall final
   absl::Status TakeHeader(
       const hoist::v1::WorkerPublishRequest::Header& header);
   absl::Status TakeChunk(const std::string& chunk);
-  // All parts are here.
+  // Called when all parts have arrived.
   absl::Status Complete();
   absl::Status Reserve(uint64_t bytes);
 
-  // The first answer counts; to nobody, if the caller has gone.
+  // The first answer counts. It is dropped if the caller has gone.
   void Answer(absl::StatusOr<hoist::v1::Model> model) ABSL_LOCKS_EXCLUDED(mu_);
   bool answered() const ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -49,7 +49,7 @@ class PublishCall final
   void OnDone() override { self_.reset(); }
 
   const std::shared_ptr<CallEnv> env_;
-  // Reads are one after another, and what follows is touched by them alone.
+  // The members below are accessed only by reads, which are sequential.
   hoist::v1::WorkerPublishRequest part_;
   Peer peer_;
   std::optional<PublishArgs> args_;  // Once the header has come.

@@ -1,4 +1,4 @@
-// What the log says of gRPC calls that are refused.
+// Logs the gRPC calls that are refused.
 #ifndef HOIST_DAEMON_RPC_REFUSAL_LOG_H_
 #define HOIST_DAEMON_RPC_REFUSAL_LOG_H_
 
@@ -9,10 +9,10 @@
 
 namespace hoistd {
 
-// A line for each call whose answer is an error, whatever refused it: of the
-// Worker service at the level info, or debug where a worker may count on it (a
-// model that nobody has brought yet); of Admin at the level debug, as its acts
-// are in the log by themselves (AdminAct).
+// Logs each call that ends with an error, whatever refused it. Calls of Worker
+// are logged at level info, or debug for an error that workers expect (a model
+// that is not registered yet). All others are at level debug: AdminAct logs the
+// acts of Admin.
 //
 // Threads: gRPC's; thread-safe.
 std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>

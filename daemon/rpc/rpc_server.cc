@@ -27,14 +27,15 @@ namespace {
 constexpr int kMaxMessageBytes = 64 * 1024 * 1024;
 constexpr int kMaxCallsPerConnection = 128;
 constexpr int kQueueThreads = 2;
-// gRPC 1.51's own: two of each CPU's half, and executors, timers, pollers. One
-// that does not start is missed by nobody but the calls that it would serve.
+// The threads of gRPC 1.51: two for every second CPU, and executors, timers and
+// pollers. If one fails to start, only the calls that it would serve suffer.
 int GrpcThreads() {
   const int cpus = static_cast<int>(std::thread::hardware_concurrency());
   return 8 + 2 * std::clamp(cpus / 2, 2, 16);
 }
 
-// How often a client may ask whether we live: hoistctl does, while it waits.
+// The shortest interval of a client's keepalive pings. hoistctl pings while it
+// waits.
 constexpr int kPingEveryMs = 40;
 
 class RpcServerImpl final : public RpcServer {
@@ -58,7 +59,7 @@ class RpcServerImpl final : public RpcServer {
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
     builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
-    // A model's description grows with its tensors, and is ours to send.
+    // Unlimited: a model's description grows with its number of tensors.
     builder.SetMaxSendMessageSize(-1);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
                                kMaxCallsPerConnection);
@@ -93,7 +94,7 @@ class RpcServerImpl final : public RpcServer {
     connections_->Stop();
     server_->Shutdown(std::chrono::system_clock::now() +
                       absl::ToChronoMicroseconds(deadline));
-    // From here on, what the engine still answers is answered to nobody.
+    // From here on, the engine's late answers are dropped.
     env_->queue.Stop();
     server_.reset();
   }

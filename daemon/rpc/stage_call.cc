@@ -11,8 +11,8 @@
 namespace hoistd {
 namespace {
 
-// gRPC carries no descriptors. On CUDA the image must lie in a slab that opens
-// by its IPC handle; elsewhere a path names hoistd's own descriptor.
+// gRPC carries no descriptors. On CUDA the image must lie in a slab that has an
+// IPC handle; elsewhere a path names hoistd's own descriptor.
 bool NeedsIpc(const EngineApi& engine, DeviceIndex device) {
   for (const DeviceView& view : engine.facts().devices) {
     if (view.info.index == device) {
@@ -61,7 +61,7 @@ void StageCall::Opened(std::shared_ptr<StageCall> self, CallSession session) {
     absl::MutexLock lock(&self->mu_);
     if (!self->gone()) std::swap(self->session_, session);
   }
-  if (session.open()) return;  // The caller has gone; it is closed here.
+  if (session.open()) return;  // The caller has gone; this closes the session.
   self->env_->engine.Ask(id, DescribeModelArgs{self->wish_.model},
                          [self, id](absl::StatusOr<ModelPtr> model) {
                            if (!model.ok()) return self->End(model.status());

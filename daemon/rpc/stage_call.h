@@ -19,13 +19,13 @@ struct StageWish {
   absl::Duration deadline;
 };
 
-// Worker.Stage: an engine session of its own, whose lease is the stream's.
-// However the stream ends, the session is closed, and the lease with it.
+// Worker.Stage: holds a lease, in an engine session of its own, while the
+// stream is open. Any end of the stream closes the session and its lease.
 class StageCall final : public StreamCall<hoist::v1::WorkerStageResponse> {
  public:
   static std::shared_ptr<StageCall> Start(std::shared_ptr<CallEnv> env,
                                           Peer peer, StageWish wish);
-  // A call that is refused at once.
+  // Refuses the call at once.
   static std::shared_ptr<StageCall> Refuse(const absl::Status& status);
 
  private:

@@ -13,11 +13,11 @@
 
 namespace hoistd {
 
-// A server stream that writes when its peer can take more, one message in
-// flight. What is to be sent next is asked for only then, so a slow peer costs
-// no queue unless the derived class keeps one.
+// A server stream with backpressure: one message is in flight. The next one is
+// requested only when the peer can take it, so a slow peer costs no queue
+// unless the derived class keeps one.
 //
-// Threads:  thread-safe. gRPC owns it until the call is done, and so do the
+// Threads:  thread-safe. Owned by gRPC until the call is done, and by the
 //           callbacks that refer to it.
 template <typename Message>
 class StreamCall : public grpc::ServerWriteReactor<Message>,
@@ -36,7 +36,8 @@ class StreamCall : public grpc::ServerWriteReactor<Message>,
   // Call once, before the reactor is given to gRPC.
   void Own(std::shared_ptr<StreamCall> self) { self_ = std::move(self); }
 
-  // There may be something to send, or the end.
+  // Sends the next message, or the end, if there is one and no write is in
+  // flight.
   void Wake() ABSL_LOCKS_EXCLUDED(mu_) {
     bool write = false;
     {
@@ -51,7 +52,7 @@ class StreamCall : public grpc::ServerWriteReactor<Message>,
         return;
       }
     }
-    // Nobody else writes or finishes while the flag set above stands.
+    // The flag set above keeps other threads from writing or finishing.
     if (write) {
       this->StartWrite(&message_);
     } else {
@@ -61,7 +62,7 @@ class StreamCall : public grpc::ServerWriteReactor<Message>,
 
   // The next message, if there is one.
   virtual bool Next(Message* message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) = 0;
-  // The call is over, or its peer has gone: give back what it holds. Once.
+  // The call is over, or its peer has gone: releases its holdings. Once.
   virtual void OnGone() = 0;
   bool gone() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return gone_; }
 

@@ -12,8 +12,7 @@
 namespace hoistd {
 namespace {
 
-// A tenth of what the recorder has room for comes in it, at 300,000 events a
-// second.
+// At 300,000 events/s, a tenth of the recorder's capacity arrives in this time.
 constexpr absl::Duration kBetweenLooks = absl::Milliseconds(20);
 
 uint64_t Nanoseconds(absl::Duration time) {
@@ -214,7 +213,7 @@ void TraceCall::Look() {
 }
 
 void TraceCall::LookIn(absl::Duration time) {
-  // The alarm keeps its callback, so that must not keep the alarm.
+  // The alarm owns its callback. A strong reference here would be a cycle.
   std::weak_ptr<StreamCall<pb::TraceChunk>> weak = weak_from_this();
   alarm_ = std::make_unique<grpc::Alarm>();
   alarm_->Set(
@@ -229,7 +228,7 @@ bool TraceCall::Next(pb::TraceChunk* message) {
   if (recording_ == nullptr) return false;
   const TraceBatch batch = recording_->Take(kEventsAChunk);
   const bool first = !std::exchange(told_, true);
-  // The last one says how long it was, and what was dropped.
+  // The last message reports the length and the number of dropped events.
   const bool last = all_ && batch.empty();
   if (batch.empty() && !first && !last) return false;
   if (first) {

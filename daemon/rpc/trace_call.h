@@ -14,17 +14,18 @@
 
 namespace hoistd {
 
-// Admin.Trace: what is recorded while the call lasts.
+// Admin.Trace: records trace events while the call lasts, and streams them.
 //
 // Owns:     the recording, until its time is over and all of it was sent, or
 //           its peer has gone.
-// Bounds:   kLongest; kEventsAChunk. What the peer does not take stays in the
-//           recorder, which drops what does not fit.
+// Bounds:   kLongest; kEventsAChunk. Events that the peer has not taken stay in
+//           the recorder, which drops the excess.
 class TraceCall final : public StreamCall<hoist::v1::TraceChunk> {
  public:
   static constexpr absl::Duration kLongest = absl::Minutes(10);
   static constexpr size_t kEventsAChunk = 4096;
-  // Who has not taken the rest by then goes without, so that others can record.
+  // How long the peer may take for the rest. After that the recording ends, so
+  // that others can record.
   static constexpr absl::Duration kToTakeTheRest = absl::Seconds(10);
 
   static std::shared_ptr<TraceCall> Start(std::shared_ptr<CallEnv> env,
@@ -39,7 +40,7 @@ class TraceCall final : public StreamCall<hoist::v1::TraceChunk> {
   void Refuse(const absl::Status& why);
   void Began(std::unique_ptr<TraceRecording> recording)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Sends what has come, and looks again later or ends.
+  // Sends the events so far, then schedules the next look or ends the call.
   void Look() ABSL_LOCKS_EXCLUDED(mu_);
   void LookIn(absl::Duration time) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -52,12 +53,12 @@ class TraceCall final : public StreamCall<hoist::v1::TraceChunk> {
   const absl::Duration length_;
   std::unique_ptr<TraceRecording> recording_ ABSL_GUARDED_BY(mu_);
   bool began_ ABSL_GUARDED_BY(mu_) = false;
-  bool told_ ABSL_GUARDED_BY(mu_) = false;  // That it has begun.
+  bool told_ ABSL_GUARDED_BY(mu_) = false;  // The first message was sent.
   bool all_ ABSL_GUARDED_BY(mu_) = false;   // Its time is over.
   uint64_t began_unix_ms_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t events_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t dropped_ ABSL_GUARDED_BY(mu_) = 0;
-  // A new one each time: it is set again from its own callback.
+  // A new alarm each time, since its own callback schedules the next one.
   std::unique_ptr<grpc::Alarm> alarm_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -12,10 +12,10 @@
 
 namespace hoistd {
 
-// A call with one answer, which may come from any thread, or, when the caller
-// has gone meanwhile, to nobody. The first answer counts.
+// A call with one answer, from any thread. The first answer counts; it is
+// dropped if the caller has gone.
 //
-// Threads:  thread-safe. gRPC owns it until the call is done, and so do the
+// Threads:  thread-safe. Owned by gRPC until the call is done, and by the
 //           callbacks that will answer it.
 template <typename Response>
 class UnaryCall final : public grpc::ServerUnaryReactor {
@@ -58,7 +58,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
   absl::Mutex mu_;
   bool answered_ ABSL_GUARDED_BY(mu_) = false;
   Response* const response_;
-  std::shared_ptr<UnaryCall> self_;  // gRPC's share; only it resets this.
+  std::shared_ptr<UnaryCall> self_;  // gRPC's share; only OnDone resets it.
 };
 
 }  // namespace hoistd

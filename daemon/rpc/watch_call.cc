@@ -40,7 +40,7 @@ void WatchCall::OnGone() {
     absl::MutexLock lock(&mu_);
     id = subscription_;
   }
-  // The subscription is still on its way, and Subscribed ends it.
+  // The subscription is still pending; Subscribed will end it.
   if (!id.has_value()) return;
   env_->engine.Ask(UnsubscribeArgs{*id}, [](absl::Status) {});
 }
@@ -49,7 +49,8 @@ void WatchCall::Push(const NodeEvent& event) {
   {
     absl::MutexLock lock(&mu_);
     if (gone()) return;
-    // Once one was missed, the others wait until that has been told.
+    // After a missed event, all later ones count as missed until the watcher
+    // was told.
     if (missed_ > 0 || queue_.size() >= kMostQueued) {
       ++missed_;
       return;

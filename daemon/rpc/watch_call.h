@@ -12,7 +12,7 @@
 
 namespace hoistd {
 
-// Admin.Watch: the engine's events, in order.
+// Admin.Watch: streams the engine's events, in order.
 //
 // Bounds:   kMostQueued events. A watcher that falls further behind is told
 //           how many it missed (an event "missed"), then goes on.

@@ -28,7 +28,7 @@ void WorkQueue::Stop() {
     absl::MutexLock lock(&mu_);
     threads = std::move(threads_);
   }
-  // Without the lock: what was posted may post.
+  // Joins without the lock, since posted work may post.
 }
 
 }  // namespace hoistd

@@ -10,12 +10,12 @@
 
 namespace hoistd {
 
-// Where gRPC's calls do what would hold up gRPC's or the engine's threads:
-// opening files, turning a large snapshot into a message.
+// Runs work of gRPC calls that would block gRPC's or the engine's threads:
+// opening files, converting a large snapshot to a message.
 //
-// Threads:  thread-safe. Its threads only run what was posted.
-// Bounds:   a call posts one thing at a time, so the queue is no longer than
-//           the calls that gRPC lets in.
+// Threads:  thread-safe. Its threads run only posted work.
+// Bounds:   a call posts one piece of work at a time, so gRPC's limit on calls
+//           bounds the queue.
 class WorkQueue {
  public:
   using Work = absl::AnyInvocable<void()>;
@@ -25,9 +25,9 @@ class WorkQueue {
 
   // Once. StartThread's errors.
   absl::Status Start(int threads) ABSL_LOCKS_EXCLUDED(mu_);
-  // Before Start and after Stop: runs `work` here and now.
+  // Before Start and after Stop: runs `work` on the calling thread.
   void Post(Work work) ABSL_LOCKS_EXCLUDED(mu_);
-  // Runs what was posted and joins the threads. Once.
+  // Runs the posted work and joins the threads. Once.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

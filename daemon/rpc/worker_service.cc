@@ -20,7 +20,7 @@ using Context = grpc::CallbackServerContext;
 using Reactor = grpc::ServerUnaryReactor;
 using ModelCall = std::shared_ptr<UnaryCall<pb::Model>>;
 
-// Answers with a model; a large one is turned into a message by a work thread.
+// Answers with a model. It may be large, so a work thread converts it.
 Done<ModelPtr> ReplyModel(std::shared_ptr<CallEnv> env, ModelCall call,
                           CallSession session) {
   return
@@ -66,7 +66,7 @@ void Register(std::shared_ptr<CallEnv> env, Peer peer, RegisterModelArgs args,
       });
 }
 
-// Everything of RegisterModel but the files.
+// The arguments of RegisterModel without the files.
 absl::StatusOr<RegisterModelArgs> ArgsFromProto(
     const pb::WorkerRegisterModelRequest& request) {
   RegisterModelArgs args;
@@ -175,7 +175,7 @@ Reactor* WorkerService::ListDevices(Context* context,
   }
   pb::ListDevicesResponse out;
   for (const DeviceView& device : env_->engine.facts().devices) {
-    // To read in place takes descriptors, which gRPC has not.
+    // Access in place needs descriptors, which gRPC cannot carry.
     if (device.info.kind == DeviceKind::kInPlace) continue;
     DeviceToProto(device, out.add_devices());
   }

@@ -9,8 +9,8 @@
 
 namespace hoistd {
 
-// hoist.v1.Worker over the engine, for whoever may open the socket. Each call
-// is an engine session of its own, with the caller's uid.
+// Serves hoist.v1.Worker from the engine, to any client that may open the
+// socket. Each call has an engine session of its own, with the caller's uid.
 //
 // Threads:  gRPC's; nothing here waits.
 class WorkerService final : public hoist::v1::Worker::CallbackService {
