@@ -12,9 +12,9 @@
 namespace hoistd {
 namespace {
 
-// What a queued message costs beside its body; keeps small ones bounded.
+// The cost of a queued message besides its body, to bound small ones.
 constexpr size_t kMessageOverhead = 256;
-// Slab descriptors that wait for a client which does not read.
+// Slab descriptors queued for a client that does not read.
 constexpr size_t kMaxQueuedFds = 4 * hoist::kMaxFdsPerMessage;
 
 absl::Status CheckRoom(absl::string_view whose, const Load& load, size_t fds,
@@ -73,8 +73,8 @@ absl::StatusOr<std::optional<hoist::Packet>> Connection::Receive(
   return std::move(packet).value();
 }
 
-// Without room for descriptors the kernel says that there were some, and drops
-// them without asking their file system.
+// If the buffer has no room for descriptors, the kernel reports that there were
+// some, and drops them without a call of their file system.
 bool Connection::NextBringsFds() const {
   char byte;
   iovec part = {&byte, 1};
@@ -149,16 +149,16 @@ void Connection::DropQueue() {
 
 void Connection::HangUp(Outbound last) {
   if (hung_up_) return;
-  Send(std::move(last)).IgnoreError();  // It ends here either way.
+  Send(std::move(last)).IgnoreError();  // The connection ends in any case.
   hung_up_ = true;
   if (phase_ == Phase::kOpen) {
-    DropQueue();  // Of a client that does not read.
+    DropQueue();  // A client that does not read loses its replies.
     shutdown(socket_.get(), SHUT_WR);
     return;
   }
   // Closing a socket with unread packets resets the connection, and the reset
-  // overtakes the reply. So: let nothing more in, and take what came. The
-  // sender's buffer bounds how much that can be.
+  // overtakes the reply. So refuse new packets, and drain those that arrived.
+  // The sender's buffer bounds their number.
   shutdown(socket_.get(), SHUT_RDWR);
   char byte;
   while (!(keeps_fds_ && NextBringsFds()) &&

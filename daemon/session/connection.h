@@ -21,28 +21,27 @@ struct ConnectionLimits {
   size_t max_outbound_bytes = size_t{64} << 20;
   size_t max_in_flight = 256;
   size_t max_in_flight_fds = 1024;
-  // Of all connections of a uid.
+  // Totals over all connections of a uid.
   size_t max_outbound_bytes_of_uid = size_t{256} << 20;
   size_t max_in_flight_of_uid = 4096;
   size_t max_in_flight_fds_of_uid = 4096;
 };
 
-// What a uid's connections, or one of them, hold of what ConnectionLimits
-// bound.
+// The current use of ConnectionLimits, by one connection or all of a uid's.
 struct Load {
   size_t in_flight = 0;
   size_t in_flight_fds = 0;
   size_t outbound_bytes = 0;
 };
 
-// One client's end of the session socket, and how far its session is.
+// The connection of one client, and the phase of its session.
 //
-// An error from Receive, Send or Flush is the reason why the connection must
-// end; there is nothing to retry.
+// An error from Receive, Send or Flush must end the connection; a retry is
+// useless.
 //
-// Threads:  the session thread's alone. Never blocks.
-// Bounds:   replies that the client does not take in, by ConnectionLimits; one
-//           reply of any size is always taken.
+// Threads:  only the session thread. Never blocks.
+// Bounds:   ConnectionLimits bound the replies that the client has not read;
+//           one reply of any size is always accepted.
 class Connection {
  public:
   // kNew: OpenSession must come. kOpening: the engine has it.
@@ -53,28 +52,27 @@ class Connection {
              ConnectionLimits limits, std::shared_ptr<Load> of_uid);
   ~Connection();
 
-  // nullopt: nothing to read now. Cancelled: the client closed it.
-  // InvalidArgument, FailedPrecondition: garbage, a protocol version that is
-  // not served, or not the one of before.
-  // So is a body of more than `max_body` bytes, which is not looked at. One in
-  // a memfd stays there.
+  // nullopt: nothing to read now. Cancelled: the client closed the connection.
+  // InvalidArgument, FailedPrecondition: garbage, a body of more than
+  // `max_body` bytes (which is not read), or a protocol version that is not
+  // served or has changed. A body in a memfd stays there.
   absl::StatusOr<std::optional<hoist::Packet>> Receive(uint64_t max_body);
 
-  // Whether the next message has descriptors with it. Takes none of them.
+  // Whether the next message carries descriptors. Receives none of them.
   bool NextBringsFds() const;
-  // As Receive, but the message's descriptors are dropped, unseen.
-  // nullopt: there is none, or it lies in one of the descriptors.
+  // As Receive, but drops the message's descriptors without receiving them.
+  // nullopt: there is no message, or its body is in one of the descriptors.
   std::optional<std::string> ReceiveBody();
 
-  // Sends in order, as much as fits; the rest waits for Flush.
+  // Sends in order, as much as the socket accepts; the rest waits for Flush.
   // ResourceExhausted: the client does not read.
   absl::Status Send(Outbound message);
   absl::Status Flush();
   bool wants_write() const { return !queue_.empty(); }
 
-  // While a large request is taken in, or replies wait for the client, nothing
-  // more is read from it.
-  // `request` goes with the connection, if that ends before it has its turn.
+  // Backpressure: while a large request is received, or replies wait for the
+  // client, nothing more is read from it. A connection that ends drops a
+  // `request` that is still waiting for its turn.
   void BeginTakingIn(std::shared_ptr<void> request) {
     taking_in_ = std::move(request);
   }
@@ -82,41 +80,42 @@ class Connection {
   bool held_back() const {
     return taking_in_ != nullptr || wants_write() || hung_up_;
   }
-  // What epoll was told last; the loop's to use.
+  // The events that epoll watches for. Only the loop uses it.
   uint32_t watched_events = 0;
 
-  // Sends `last` if there is room and hangs up, so that a client which is still
-  // sending gets to read it. Of a connection with a session this is our half
-  // alone: nothing more is said or read, and it lives until the client hangs up
-  // too (see SessionLoop::Close).
+  // Sends `last` if there is room and hangs up, so that a client that is still
+  // sending can read it. With an open session, only hoistd's half is closed:
+  // nothing more is sent or read, and the connection lives until the client
+  // hangs up too (see SessionLoop::Close).
   void HangUp(Outbound last);
   bool hung_up() const { return hung_up_; }
-  // HangUp leaves messages with descriptors unread, and all behind them.
+  // From now on HangUp leaves the first message with descriptors, and all
+  // behind it, unread.
   void KeepFds() { keeps_fds_ = true; }
 
-  // ResourceExhausted: too many requests of this session or this uid, or
-  // descriptors with them, wait for their replies. Else the request counts
-  // until Finish.
+  // Admission control. ResourceExhausted: this session or this uid has too many
+  // requests, or descriptors of these, in flight. Else the request counts until
+  // Finish.
   absl::Status Admit(size_t fds);
   void Finish(const Ticket& ticket);
 
-  // The last hoistd's: it is open, and until its client has answered what this
-  // one said to it nothing counts that it had sent before.
+  // Adopts a session of the previous hoistd, which is open. Until its client
+  // has answered `number`, all that it sent is discarded.
   void BeginResuming(SessionId session, uint64_t number);
-  // Which version of the session protocol is spoken; 0: not known yet. Told
-  // where another hoistd knew it.
+  // The version of the session protocol; 0: not known yet. A resumed connection
+  // has it from the previous hoistd.
   uint32_t protocol() const { return protocol_; }
   void set_protocol(uint32_t version) { protocol_ = version; }
   void EndResuming() {
     resuming_ = 0;
     resumed_ = true;
   }
-  // Its client may never have heard that it is open.
+  // A resumed session's client may have missed the reply to OpenSession.
   bool resumed() const { return resumed_; }
-  int packets_before = 0;  // That were passed over so; the loop's to use.
-  // What the answer must name; 0: it goes on, or was never another's.
+  int packets_before = 0;  // Received while resuming. Only the loop uses it.
+  // The number that the client's answer must have; 0: not resuming.
   uint64_t resuming() const { return resuming_; }
-  // Whether the session goes on when hoistd ends.
+  // Whether the session survives hoistd's end.
   void set_goes_on(bool goes_on) { goes_on_ = goes_on; }
   bool goes_on() const { return goes_on_; }
 
@@ -151,7 +150,7 @@ class Connection {
   size_t queued_fds_ = 0;
   bool keeps_fds_ = false;
   Load load_;
-  const std::shared_ptr<Load> of_uid_;  // Its connections', this one's too.
+  const std::shared_ptr<Load> of_uid_;  // Includes this connection.
 };
 
 }  // namespace hoistd

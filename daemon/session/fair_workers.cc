@@ -35,7 +35,7 @@ void FairWorkers::Stop() {
       dropped.push_back(std::exchange(line.waiting, {}));
     }
   }
-  dropped.clear();  // Outside the lock: what they hold may post.
+  dropped.clear();  // Outside the lock: destructors of work may post.
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
 }
@@ -57,7 +57,7 @@ void FairWorkers::Run() {
     }
     work();
     work =
-        nullptr;  // What it holds goes before the next of this user's begins.
+        nullptr;  // Destroys its captures before this user's next work begins.
     absl::MutexLock lock(&mu_);
     const auto line = lines_.find(uid);
     line->second.running = false;

@@ -14,12 +14,12 @@
 
 namespace hoistd {
 
-// Threads for work that takes long and is done for users: each user's work in
-// order and one piece at a time, the users in turn. So whoever has much to be
-// done waits for it, and nobody else does.
+// A thread pool for long work, fair by user. It runs each user's work in order,
+// one piece at a time, and takes users round robin: a long queue delays only
+// its own user.
 //
-// Threads:  thread-safe. Owns its threads, which only run what was posted.
-// Bounds:   none; who posts keeps its own.
+// Threads:  thread-safe. Owns its threads, which run only posted work.
+// Bounds:   none; the caller bounds its posts.
 class FairWorkers {
  public:
   using Work = absl::AnyInvocable<void()>;
@@ -27,11 +27,11 @@ class FairWorkers {
   FairWorkers() = default;
   ~FairWorkers();  // Stop()s.
 
-  // Once. StartThread's errors: there are fewer, or none.
+  // Once. StartThread's errors: fewer threads run, or none.
   absl::Status Start(int threads);
   void Post(User uid, Work work) ABSL_LOCKS_EXCLUDED(mu_);
-  // Waits for what has begun, and drops the rest and what comes later. Once, or
-  // again from the same thread.
+  // Waits for running work, and drops waiting and later work. Once, or again
+  // from the same thread.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -47,7 +47,7 @@ class FairWorkers {
 
   absl::Mutex mu_;
   std::map<User, Line> lines_ ABSL_GUARDED_BY(mu_);
-  // Who has work waiting and none running, by when their turn is.
+  // Users with waiting work and none running, in the order of their turns.
   std::deque<User> turns_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::vector<std::thread> threads_;

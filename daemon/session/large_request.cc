@@ -37,7 +37,7 @@ void ServeLarge(LargeRequest request, VerbRouter& router, Mailbox& mailbox) {
   reply.ticket = request.ticket;
   reply.read_on = true;
   reply.status = Route(std::move(request), router, reply);
-  // The engine's answer comes on its own; before or after this.
+  // The engine's answer is a separate reply, before or after this one.
   reply.answers = !reply.status.ok();
   mailbox.Post(std::move(reply));
 }

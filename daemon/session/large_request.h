@@ -1,4 +1,4 @@
-// Requests that came in a memfd, and take long to be read and parsed.
+// Requests in a memfd, which take long to read and parse.
 #ifndef HOIST_DAEMON_SESSION_LARGE_REQUEST_H_
 #define HOIST_DAEMON_SESSION_LARGE_REQUEST_H_
 
@@ -16,14 +16,16 @@ namespace hoistd {
 struct LargeRequest {
   Ticket ticket;  // Its request id is in the body.
   SessionId session;
-  // Whether it may be served; if not, its id is needed all the same to say so.
+  // The result of admission. A refusal needs the request's id, too, so the body
+  // is read in any case.
   absl::Status admitted;
   hoist::SealedBody body;
   std::vector<hoist::UniqueFd> fds;
 };
 
-// Hands it to the engine, or says in the mailbox why not. What follows in the
-// session may be read when the mailbox says so (Reply::read_on). Any thread.
+// Passes the request to the engine, or posts a refusal to the mailbox. The
+// session's next message may be read after a reply with Reply::read_on. Any
+// thread.
 void ServeLarge(LargeRequest request, VerbRouter& router, Mailbox& mailbox);
 
 }  // namespace hoistd

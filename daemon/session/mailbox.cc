@@ -29,7 +29,7 @@ bool Mailbox::Post(Reply reply) {
 
 std::vector<Reply> Mailbox::TakeAll() {
   eventfd_t count;
-  eventfd_read(fd(), &count);  // EAGAIN: nobody woke us, which is no matter.
+  eventfd_read(fd(), &count);  // EAGAIN: a spurious wake-up, harmless.
   absl::MutexLock lock(&mu_);
   return std::exchange(replies_, {});
 }
@@ -41,7 +41,7 @@ std::vector<Reply> Mailbox::Close() {
 }
 
 void Mailbox::Wake() {
-  // EAGAIN: the counter is at its top, so the fd is readable already.
+  // EAGAIN: the counter is at its maximum, so the fd is readable already.
   eventfd_write(fd(), 1);
 }
 

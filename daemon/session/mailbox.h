@@ -1,4 +1,4 @@
-// Replies on their way from the engine's thread to the session thread.
+// The queue of replies from the engine's thread to the session thread.
 #ifndef HOIST_DAEMON_SESSION_MAILBOX_H_
 #define HOIST_DAEMON_SESSION_MAILBOX_H_
 
@@ -12,9 +12,9 @@
 
 namespace hoistd {
 
-// Threads:  Post and Close from any thread; they never block on anything but a
-//           short lock. TakeAll from the session thread.
-// Bounds:   one entry a request in flight, which the server limits.
+// Threads:  Post and Close from any thread; they block only on a short lock.
+//           TakeAll from the session thread.
+// Bounds:   one entry per request in flight, which the server limits.
 class Mailbox {
  public:
   static absl::StatusOr<std::unique_ptr<Mailbox>> Create();
@@ -22,7 +22,7 @@ class Mailbox {
   // False: closed; the reply was dropped, and its descriptors with it.
   bool Post(Reply reply) ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<Reply> TakeAll() ABSL_LOCKS_EXCLUDED(mu_);
-  // What was not taken is given back: nobody else will see it.
+  // Returns the replies that were not taken; no one else will see them.
   std::vector<Reply> Close() ABSL_LOCKS_EXCLUDED(mu_);
   // Makes fd() readable without a reply.
   void Wake();

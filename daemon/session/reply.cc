@@ -14,7 +14,7 @@
 namespace hoistd {
 namespace {
 
-// A status message is for people; a runaway one must not block the socket.
+// Status messages are for people. A runaway one must not block the socket.
 constexpr size_t kMaxStatusMessageBytes = 8192;
 
 Outbound Pack(const pb::DaemonMessage& message,
@@ -29,7 +29,7 @@ Outbound Pack(const pb::DaemonMessage& message,
   return {message.SerializeAsString(), std::move(fds)};
 }
 
-// Copies the slabs' descriptors, which are only borrowed.
+// Duplicates the slabs' descriptors, which are borrowed.
 absl::StatusOr<std::vector<hoist::UniqueFd>> OwnSlabs(
     absl::string_view what, size_t most, std::vector<SlabUse>& slabs) {
   size_t needed = 0;
@@ -57,7 +57,7 @@ absl::StatusOr<std::vector<hoist::UniqueFd>> OwnSlabs(
 
 using Fds = std::vector<hoist::UniqueFd>;
 
-// Each writes a reply's body, and returns the descriptors that go with it.
+// Each overload writes a reply's body, and returns its descriptors.
 Fds Write(std::monostate, pb::DaemonMessage&) { return {}; }
 
 Fds Write(const ModelPtr& model, pb::DaemonMessage& message) {

@@ -1,4 +1,4 @@
-// What the engine answers a request, and the packet it becomes.
+// The engine's answer to a request, and its encoding as a packet.
 #ifndef HOIST_DAEMON_SESSION_REPLY_H_
 #define HOIST_DAEMON_SESSION_REPLY_H_
 
@@ -26,19 +26,20 @@ namespace hoistd {
 using ConnectionId = Id<struct ConnectionTag>;
 using InstanceId = std::array<uint8_t, 16>;
 
-// One slab a descriptor; SendPacket keeps a place for a large body's memfd.
+// One descriptor per slab; SendPacket reserves one for a large body's memfd.
 inline constexpr size_t kMaxSlabFdsPerLease = hoist::kMaxFdsPerMessage - 1;
 
-// Which request of which connection; travels with it through the engine.
+// Identifies a request and its connection, on its way through the engine.
 struct Ticket {
   ConnectionId connection;
   uint64_t request_id = 0;
-  size_t fds = 0;        // That came with the request, and may still be held.
-  bool admitted = true;  // It counts as in flight until it is answered.
+  size_t fds = 0;        // Came with the request, and may still be held.
+  bool admitted = true;  // Counts as in flight until it is answered.
 };
 
-// A grant whose slabs name descriptors of `fds`: the engine's are valid only
-// while the grant stands, and the session may end before the reply is sent.
+// A grant whose slabs refer to duplicated descriptors in `fds`. The engine's
+// own are valid only as long as the grant, and the session may end before the
+// reply is sent.
 template <typename Grant>
 struct Owned {
   Grant grant;
@@ -46,9 +47,9 @@ struct Owned {
       fds;  // The slabs', then a plan's lane's, if any.
 };
 
-// What Reply carries of the engine's result. Must run in the engine's callback.
-// ResourceExhausted: more descriptors than a packet carries, or than this
-// process may have.
+// Converts the engine's result to Reply's form. Must run in the engine's
+// callback. ResourceExhausted: more descriptors than a packet can carry, or
+// this process may open.
 absl::StatusOr<Owned<LeaseGrant>> Own(LeaseGrant grant);
 absl::StatusOr<Owned<PlanGrant>> Own(OpenedPlan opened);
 absl::StatusOr<Owned<ArenaGrant>> Own(ArenaGrant grant);
@@ -57,15 +58,15 @@ absl::StatusOr<Result> Own(Result result) {
   return result;
 }
 
-// What an OK carries; a SlabAsk answers nothing: hoistd asks.
+// The body of an OK. A SlabAsk answers no request: hoistd asks the client.
 using ReplyBody =
     std::variant<std::monostate, ModelPtr, Owned<LeaseGrant>, Owned<PlanGrant>,
                  Owned<ArenaGrant>, OpenedPermit, Resumed,
                  std::vector<GroupHeat>, SlabAsk>;
 
-// A message that was received elsewhere, for its descriptors' sake.
+// A message that an I/O helper received, because it has descriptors.
 struct TakenIn {
-  absl::Status refused;  // Not OK: nobody receives for this user now.
+  absl::Status refused;  // Not OK: no helper can receive for this user now.
   absl::StatusOr<std::optional<hoist::Packet>> packet;
 };
 
@@ -74,14 +75,14 @@ struct Reply {
   absl::Status status;
   ReplyBody body;
   std::optional<SessionId> session;  // OpenSession's OK has this instead.
-  // Or nothing is answered, and this message is to be served.
+  // If set, this is no answer, but a received message to be served.
   std::unique_ptr<TakenIn> taken_in;
-  // The session cannot go on after it: client and engine would no longer agree
-  // on which slabs the client has; or it was told to end.
+  // The session must end after this reply: it was told to, or client and engine
+  // would no longer agree on the client's slabs.
   bool fatal = false;
-  // A large request was taken in: what follows it may be read.
+  // A large request was received, so the next message may be read.
   bool read_on = false;
-  bool answers = true;  // False: only what `read_on` says.
+  bool answers = true;  // False: only `read_on` matters.
 };
 
 // The reply to `ticket`, in the engine's callback; see Own.
@@ -111,7 +112,7 @@ struct Outbound {
 Outbound EncodeError(uint64_t request_id, const absl::Status& status);
 Outbound EncodeOpened(uint64_t request_id, SessionId session,
                       const NodeFacts& facts, const InstanceId& instance);
-// What a session's client is told by the hoistd that goes on with it.
+// Tells a session's client that this hoistd has adopted the session.
 Outbound EncodeResumed(uint64_t number);
 // Any reply but OpenSession's.
 Outbound EncodeReply(Reply reply);

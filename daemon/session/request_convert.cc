@@ -17,7 +17,7 @@
 namespace hoistd {
 namespace {
 
-// Each index may be taken once.
+// An index can be taken only once.
 absl::StatusOr<hoist::UniqueFd> TakeFd(absl::string_view what, uint32_t index,
                                        std::vector<hoist::UniqueFd>& fds) {
   if (index >= fds.size()) {
@@ -80,7 +80,7 @@ absl::Status CheckImage(int fd, uint64_t image_bytes) {
   return absl::OkStatus();
 }
 
-// The size of a memfd that an image is to be copied to.
+// The size of a memfd that is the target of an image's copy.
 absl::StatusOr<uint64_t> CheckTarget(int fd) {
   // fstat cannot block on what turned out to be a memfd.
   const int seals = fcntl(fd, F_GET_SEALS);
@@ -108,8 +108,8 @@ absl::Status CheckCount(absl::string_view what, int count, int limit) {
       absl::StrCat(count, " ", what, "; at most ", limit, " are allowed"));
 }
 
-// The shards are open for reading. Whether they are regular files is not asked
-// here: fstat can block on a network file system.
+// Checks that the shards are open for reading, but not that they are regular
+// files: fstat can block on a network file system.
 absl::StatusOr<RegisterModelArgs> RegisterModelFromProto(
     const hoist::v1::RegisterModelRequest& request,
     std::vector<hoist::UniqueFd> fds) {
@@ -139,7 +139,7 @@ absl::StatusOr<RegisterModelArgs> RegisterModelFromProto(
   return args;
 }
 
-// The image is a memfd that nobody can change any more, and holds the group.
+// Checks that the image is a sealed memfd, and large enough for the group.
 absl::StatusOr<PublishArgs> PublishFromProto(
     const hoist::v1::PublishRequest& request,
     std::vector<hoist::UniqueFd> fds) {
@@ -177,8 +177,8 @@ absl::StatusOr<StageArgs> StageFromProto(
   return args;
 }
 
-// The memfd's size can no longer change, and nobody has sealed it against our
-// writes. Whether its memory is allocated is looked at when it is written.
+// Checks that the memfd's size is sealed, and its contents are not. Whether its
+// memory is allocated is checked when it is written.
 absl::StatusOr<ReadImageArgs> ReadImageFromProto(
     const hoist::v1::ReadImageRequest& request,
     std::vector<hoist::UniqueFd> fds) {
@@ -225,7 +225,7 @@ absl::StatusOr<SlabsClosedArgs> SlabsClosedFromProto(
   return closed;
 }
 
-// The group numbers are the engine's to judge.
+// The engine checks the group numbers.
 absl::StatusOr<SetPlanArgs> SetPlanFromProto(
     const hoist::v1::SetPlanRequest& request) {
   HOIST_RETURN_IF_ERROR(
@@ -244,12 +244,12 @@ absl::StatusOr<SetPlanArgs> SetPlanFromProto(
   return args;
 }
 
-// The size is the engine's to judge.
+// The engine checks the size.
 ArenaArgs OpenArenaFromProto(const hoist::v1::OpenArenaRequest& request) {
   return {request.size_bytes(), DeadlineFromProto(request.deadline_ms())};
 }
 
-// Whether there is such a device is the engine's to judge.
+// The engine checks that the device exists.
 absl::StatusOr<OpenPermitArgs> OpenPermitFromProto(
     const hoist::v1::OpenPermitRequest& request) {
   OpenPermitArgs args;
@@ -273,7 +273,8 @@ absl::StatusOr<FindContentArgs> FindContentFromProto(
   return args;
 }
 
-// InvalidArgument: not a number for each group, or one that is none.
+// InvalidArgument: not one value per group, or a value that is negative or not
+// finite.
 absl::StatusOr<HeatArgs> HeatFromProto(const hoist::v1::HeatRequest& request) {
   HOIST_RETURN_IF_ERROR(
       CheckCount("groups", request.heat().groups_size(), kMaxGroupsPerModel));
@@ -307,7 +308,7 @@ absl::StatusOr<SetOrderArgs> SetOrderFromProto(
                       GroupIndicesFromProto(request.groups())};
 }
 
-// A verb that is not known may take some.
+// An unknown verb may take descriptors.
 bool MayTakeFds(hoist::v1::ClientMessage::BodyCase verb) {
   using Body = hoist::v1::ClientMessage;
   return verb == Body::kRegisterModel || verb == Body::kPublish ||

@@ -1,10 +1,9 @@
-// session.proto's requests to the engine's values; every number, length and
-// descriptor of them is hostile until it has passed here.
+// Converts session.proto's requests to the engine's values. Every number,
+// length and descriptor is hostile until it is validated here.
 //
-// InvalidArgument says which field and what is allowed. Each request must name
-// each descriptor that came with it exactly once; those that are not handed on
-// are closed. What needs the model or the node to judge is the engine's to
-// refuse.
+// InvalidArgument names the field and the allowed values. A request must name
+// each of its descriptors exactly once; those that are not passed on are
+// closed. The engine makes the checks that need the model or the node.
 #ifndef HOIST_DAEMON_SESSION_REQUEST_CONVERT_H_
 #define HOIST_DAEMON_SESSION_REQUEST_CONVERT_H_
 
@@ -23,16 +22,16 @@ namespace hoistd {
 inline constexpr size_t kMaxFileNameBytes = 255;
 inline constexpr int kMaxLeasesPerRelease = 65'536;
 inline constexpr int kMaxSlabsClosed = 65'536;
-// Planning is the engine's thread's; this many take it some 0.2 s.
+// Planning runs on the engine's thread; this many groups take some 0.2 s.
 inline constexpr int kMaxPlanOrder = 65'536;
 
 absl::StatusOr<OpenSessionArgs> OpenSessionFromProto(
     const hoist::v1::OpenSessionRequest& request, const Peer& peer);
 
-// However many there are: the message's size bounds them.
+// No limit on the number of entries: the message's size bounds it.
 ResumeArgs ResumeFromProto(const hoist::v1::ResumeRequest& request);
 
-// Any request of a session that is open. FailedPrecondition: one that opens it.
+// Any request of an open session. FailedPrecondition: OpenSession.
 absl::StatusOr<SessionRequest> RequestFromProto(
     const hoist::v1::ClientMessage& message, std::vector<hoist::UniqueFd> fds);
 

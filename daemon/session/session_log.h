@@ -1,4 +1,4 @@
-// What the log says of a connection's requests.
+// Logs a connection's requests.
 #ifndef HOIST_DAEMON_SESSION_SESSION_LOG_H_
 #define HOIST_DAEMON_SESSION_SESSION_LOG_H_
 
@@ -18,13 +18,13 @@ namespace hoistd {
 // "pid 71 uid 1000".
 std::string Describe(const Connection& connection);
 
-// A request came; at the level debug.
+// Logs a request's arrival, at level debug.
 void LogRequest(const Connection& connection, const Ticket& ticket,
                 const hoist::v1::ClientMessage& message);
 
-// A request is not served: each once, by whoever answers it. At the level info;
-// what a worker may count on (a model that nobody has brought yet, a wait that
-// it gave up) at the level debug.
+// Logs a refused request. The code that answers it calls this once. Level info,
+// or debug for errors that workers expect: a model that is not registered yet,
+// a wait that the worker gave up.
 void LogRefusal(const Connection& connection, uint64_t request,
                 const absl::Status& why);
 

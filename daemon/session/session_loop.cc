@@ -22,7 +22,7 @@
 namespace hoistd {
 namespace {
 
-// Keys of epoll events: these two, then a pair a connection.
+// Keys of epoll events: these two, then a pair per connection.
 constexpr uint64_t kListenKey = 0;
 constexpr uint64_t kMailboxKey = 1;
 uint64_t SocketKey(ConnectionId id) { return id.number() * 2; }
@@ -30,12 +30,12 @@ uint64_t PidfdKey(ConnectionId id) { return id.number() * 2 + 1; }
 
 constexpr uint32_t kGoneEvents = EPOLLHUP | EPOLLRDHUP | EPOLLERR;
 
-// Packets of one client in a row, before others have their turn.
+// Packets of one client in a row, before other clients get their turn.
 constexpr int kPacketsPerTurn = 16;
-// For requests that come in a memfd, of which each may take some 0.4 s and,
-// parsed, hundreds of MiB.
+// Threads for requests in a memfd. Each may take some 0.4 s and, parsed,
+// hundreds of MiB.
 constexpr int kWorkers = 2;
-// While descriptors are short, accepting is tried again this often.
+// The interval of accept's retries while hoistd is out of descriptors.
 constexpr int kAcceptRetryMs = 100;
 
 absl::Status TooManySessions(size_t limit) {
@@ -49,7 +49,8 @@ bool IsGarbage(const absl::Status& status) {
   return absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status);
 }
 
-// Gone is looked for always, or one who is held back would never leave.
+// Always watches for the client's end; else it would be missed while the
+// connection is held back.
 uint32_t EventsOf(const Connection& connection) {
   uint32_t events = EPOLLRDHUP;
   if (!connection.held_back()) events |= EPOLLIN;
@@ -91,7 +92,7 @@ absl::Status SessionLoop::Start() {
   HOIST_RETURN_IF_ERROR(workers_.Start(kWorkers));
   HOIST_RETURN_IF_ERROR(poller_.Add(acceptor_.fd(), EPOLLIN, kListenKey));
   HOIST_RETURN_IF_ERROR(poller_.Add(mailbox_->fd(), EPOLLIN, kMailboxKey));
-  // Nobody else may keep their sockets open when they end.
+  // Clears the list: its sockets must close when their sessions end.
   for (const ResumedSession& session : std::exchange(options_.resumed, {})) {
     Resume(session);
   }
@@ -123,7 +124,7 @@ absl::Time SessionLoop::Now() const {
                                    : machine_clock_.Now();
 }
 
-// Until something is due though nobody says anything; -1: for ever.
+// The time until the next deadline, for epoll; -1: none.
 int SessionLoop::WaitMs() const {
   absl::Duration wait = absl::InfiniteDuration();
   if (!accepting_) wait = absl::Milliseconds(kAcceptRetryMs);
@@ -140,7 +141,7 @@ void SessionLoop::OnEvent(uint64_t key, uint32_t events) {
   if (key == kMailboxKey) return DeliverReplies();
   const ConnectionId id(key / 2);
   const auto found = connections_.find(id);
-  if (found == connections_.end()) return;  // Closed since epoll looked.
+  if (found == connections_.end()) return;  // Closed after epoll returned.
   Connection& connection = *found->second;
   const absl::Status status =
       key == PidfdKey(id)
@@ -169,7 +170,7 @@ void SessionLoop::AcceptAll() {
       case Acceptor::Outcome::kNothing:
         return;
       case Acceptor::Outcome::kExhausted:
-        // Level-triggered, the listening socket would keep us spinning.
+        // The listening socket is level-triggered, so the loop would spin.
         if (poller_.Change(acceptor_.fd(), 0, kListenKey).ok()) {
           accepting_ = false;
         }
@@ -276,8 +277,8 @@ absl::Status SessionLoop::Rearm(Connection& connection) {
 }
 
 absl::Status SessionLoop::Serve(Connection& connection, uint32_t events) {
-  // What a client sent before it left is not looked at: its session is over,
-  // and the kernel closes the descriptors that are still under way.
+  // Packets that a client sent before it left are ignored. Its session is over,
+  // and the kernel closes the descriptors in flight.
   if ((events & kGoneEvents) != 0) {
     return absl::CancelledError("the client closed the connection");
   }
@@ -388,8 +389,9 @@ absl::Status SessionLoop::OnPacket(Connection& connection,
   return Send(connection, EncodeError(ticket.request_id, status));
 }
 
-// Read, parsed and handed on by a worker, while nothing more is read from this
-// client: so requests keep their order, and one a connection waits at most.
+// A worker reads, parses and routes the request. Meanwhile nothing more is read
+// from this client, so requests keep their order, and at most one waits per
+// connection.
 absl::Status SessionLoop::OnLargePacket(Connection& connection,
                                         hoist::Packet packet) {
   if (connection.phase() != Connection::Phase::kOpen) {
@@ -424,7 +426,7 @@ absl::Status SessionLoop::Dispatch(Connection& connection, const Ticket& ticket,
     return absl::FailedPreconditionError(
         "the session is being opened; wait for OpenSession's reply");
   }
-  // Asked of the last hoistd, which opened it and died before it said so.
+  // The previous hoistd opened the session, and died before it replied.
   if (message.has_open_session() && connection.resumed()) {
     return SendOpened(connection, ticket.request_id);
   }
@@ -449,7 +451,7 @@ absl::Status SessionLoop::DispatchOpen(
     return TooManySessions(options_.max_sessions);
   }
   HOIST_RETURN_IF_ERROR(connection.Admit(0));
-  // First, since the engine might answer before Open returns.
+  // Before Open, since the engine might answer before that returns.
   connection.BeginOpening();
   silent_.erase(connection.id());
   ++sessions_;
@@ -487,12 +489,12 @@ void SessionLoop::Deliver(Reply reply) {
   const ConnectionId id = reply.ticket.connection;
   const auto found = connections_.find(id);
   if (found == connections_.end()) {
-    // The client left before its session was open: nobody else knows of it.
+    // The client left before its session was open, so close it here.
     if (reply.session.has_value()) engine_.CloseSession(*reply.session);
     return;
   }
   Connection& connection = *found->second;
-  if (connection.hung_up()) return;  // Nobody is told anything there.
+  if (connection.hung_up()) return;  // Nothing more can be sent.
   if (reply.taken_in != nullptr) {
     absl::Status s = TakeIn(connection, std::move(*reply.taken_in));
     return s.ok() ? void() : Close(id, s);

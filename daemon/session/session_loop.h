@@ -22,9 +22,9 @@
 
 namespace hoistd {
 
-// The session thread's work: all connections, and what happens on them.
+// The event loop of the session thread, which serves all connections.
 //
-// Threads:  Run on the session thread, which alone touches the fields; Stop
+// Threads:  Run on the session thread, which alone accesses the fields; Stop
 //           from any.
 class SessionLoop {
  public:
@@ -43,7 +43,7 @@ class SessionLoop {
   absl::Status Start();
   void Resume(const ResumedSession& session);
   void Refuse(const ResumedSession& session);
-  // What comes of a client before it has answered that.
+  // Handles a packet of a client that has not answered Resumed yet.
   absl::Status OnPacketBefore(Connection& connection, hoist::Packet packet);
   void OnEvent(uint64_t key, uint32_t events);
 
@@ -52,26 +52,26 @@ class SessionLoop {
   std::shared_ptr<Load> LoadOf(User uid);
   // Tells the client why, and closes the connection.
   void TurnAway(ConnectionId id, const absl::Status& why);
-  // Of connections without a session, where there are too many already.
+  // Evicts a connection without a session, if there are too many of these.
   void MakeRoomFor(User newcomer);
   void EndSilentOnes();
   int WaitMs() const;
   absl::Time Now() const;
   absl::Status Watch(Connection& connection);
-  // Tells epoll what is waited for of it now.
+  // Updates the events that epoll watches for.
   absl::Status Rearm(Connection& connection);
 
-  // An error is why the connection must end.
+  // An error is the reason to end the connection.
   absl::Status Serve(Connection& connection, uint32_t events);
   absl::Status ReceiveSome(Connection& connection);
-  // Has a helper receive the next message; TakeIn gets it.
+  // An I/O helper receives the next message, and TakeIn gets it.
   absl::Status ReceiveElsewhere(Connection& connection);
   absl::Status TakeIn(Connection& connection, TakenIn taken);
-  // Drops its descriptors, and tells the client why.
+  // Drops the next message's descriptors, and tells the client why.
   absl::Status RefuseNext(Connection& connection, const absl::Status& why);
   absl::Status OnPacket(Connection& connection, hoist::Packet packet);
   absl::Status OnLargePacket(Connection& connection, hoist::Packet packet);
-  // OK: the engine will answer. Else the client is told, and may go on.
+  // OK: the engine will answer. Else the client gets the error, and may go on.
   absl::Status Dispatch(Connection& connection, const Ticket& ticket,
                         const hoist::v1::ClientMessage& message,
                         std::vector<hoist::UniqueFd> fds);
@@ -85,9 +85,9 @@ class SessionLoop {
   absl::Status SendOpened(Connection& connection, uint64_t request);
 
   void DropElsewhere(const Connection& connection);
-  // Ends it; `why` is Cancelled where the client did, or is dead. Else its
-  // session ends when the client has hung up too, or its process is dead: what
-  // that has mapped it may still compute with.
+  // Ends the connection. `why` is Cancelled if the client hung up or is dead.
+  // Otherwise the session lives until the client hangs up, too, or dies: it may
+  // still compute with its mapped memory.
   void Close(ConnectionId id, const absl::Status& why);
   void AskToHangUp(Connection& connection, const absl::Status& why);
   void CloseAll();
@@ -96,18 +96,18 @@ class SessionLoop {
   EngineApi& engine_;
   const std::shared_ptr<Mailbox> mailbox_;
   const MonotonicClock machine_clock_;
-  // What drops connections may outlast this object.
+  // Shared with DropElsewhere's callbacks, which may outlast this object.
   const std::shared_ptr<std::atomic<bool>> stopping_ =
       std::make_shared<std::atomic<bool>>(false);
 
   Acceptor acceptor_;
   Poller poller_;
-  VerbRouter router_;  // The workers' too.
+  VerbRouter router_;  // The workers use it, too.
   FairWorkers workers_;
   bool accepting_ = true;
   uint64_t next_id_ = 1;
   size_t sessions_ = 0;  // Opening or open.
-  // Those without a session, oldest first, and since when.
+  // Connections without a session, oldest first, and their start times.
   std::map<ConnectionId, absl::Time> silent_;
   absl::flat_hash_map<ConnectionId, std::unique_ptr<Connection>> connections_;
   // Owned by the uid's connections; gone with the last of them.

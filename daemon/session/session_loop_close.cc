@@ -1,4 +1,4 @@
-// How connections end.
+// The end of connections.
 #include <fcntl.h>
 #include <sys/socket.h>
 
@@ -14,8 +14,9 @@
 
 namespace hoistd {
 
-// What it has not read of the client goes with a connection, and may take its
-// time. At hoistd's end it is left to the kernel, which then waits for nothing.
+// Closing a connection drops its unread messages, whose descriptors may hang.
+// An I/O helper does that. When hoistd stops, the socket is left to the kernel,
+// so that hoistd does not wait.
 void SessionLoop::DropElsewhere(const Connection& connection) {
   hoist::UniqueFd socket(fcntl(connection.socket(), F_DUPFD_CLOEXEC, 0));
   options_.io_helpers->Post(
@@ -35,7 +36,7 @@ void SessionLoop::AskToHangUp(Connection& connection, const absl::Status& why) {
       OneLine(why.message()));
   connection.HangUp(EncodeError(0, why));
   connection.EndTakingIn();
-  // It is seen again when its process dies, at the latest.
+  // If this fails, the pidfd still reports the end of the client's process.
   Rearm(connection).IgnoreError();
 }
 
@@ -59,15 +60,15 @@ void SessionLoop::Close(ConnectionId id, const absl::Status& why) {
                   reason);
       return;
     case Connection::Phase::kOpening:
-      // Deliver closes the session, once it is known.
+      // Deliver closes the session once its id is known.
       --sessions_;
       SPDLOG_INFO("{} closed while its session was opened: {}",
                   Describe(*connection), reason);
       return;
     case Connection::Phase::kOpen:
-      // What goes on with the next hoistd is not given back.
+      // A session that the next hoistd adopts is not closed.
       if (!*stopping_ || !connection->goes_on()) {
-        // A keeper may hold it open for a while.
+        // A keeper may hold the socket open for a while.
         shutdown(connection->socket(), SHUT_RDWR);
         engine_.CloseSession(connection->session());
       }
@@ -82,7 +83,7 @@ void SessionLoop::CloseAll() {
   while (!connections_.empty()) {
     Close(connections_.begin()->first, absl::UnavailableError("hoistd stops"));
   }
-  // From here on the engine's callbacks close what they open themselves.
+  // From here on the engine's callbacks close the sessions that they open.
   for (const Reply& reply : mailbox_->Close()) {
     if (reply.session.has_value()) engine_.CloseSession(*reply.session);
   }

@@ -1,4 +1,4 @@
-// Sessions of the last hoistd, which go on over their sockets.
+// Adopts the sessions of the previous hoistd, on the same sockets.
 #include <fcntl.h>
 
 #include <utility>
@@ -12,16 +12,16 @@
 namespace hoistd {
 namespace {
 
-// Requests that a client had sent to the last hoistd are no more than it may
-// have under way, and some that nobody answers. What is more is no client that
-// goes on, and costs our time.
+// The packets that a client may have sent to the previous hoistd: its limit of
+// requests in flight, and some that have no reply. A client that sends more is
+// not resuming, and costs hoistd time.
 constexpr int kMostBefore = 8192;
-// An answer that names more leases than fit into this is no worker's.
+// A real worker's answer, with all its leases, fits into this.
 constexpr uint64_t kLargestAnswer = uint64_t{4} << 20;
 
 }  // namespace
 
-// Its last word has room, or nobody reads there.
+// HangUp's message fits the socket's buffer, unless the client does not read.
 void SessionLoop::Refuse(const ResumedSession& session) {
   SPDLOG_INFO("session {} does not go on: {}", session.id.number(),
               session.ended.ToString());
@@ -59,8 +59,8 @@ void SessionLoop::Resume(const ResumedSession& session) {
       Send(*connection, EncodeResumed(options_.generation));
   ++sessions_;
   connections_.emplace(id, std::move(connection));
-  // It is gone, which epoll tells next; or the last hoistd had told it to end,
-  // and it still uses what it has.
+  // Either the client is gone, which epoll reports next; or the previous hoistd
+  // had told it to end, and it still uses its memory.
   if (!sent.ok()) Close(id, sent);
 }
 
@@ -69,8 +69,8 @@ absl::Status SessionLoop::SendOpened(Connection& connection, uint64_t request) {
                                        engine_.facts(), options_.instance_id));
 }
 
-// Its client had sent it to the last hoistd, and sends it again if it still
-// wants it; but for the answer, which comes behind all that.
+// Discards requests to the previous hoistd; the client repeats those that it
+// still needs. The answer to Resumed comes behind them.
 absl::Status SessionLoop::OnPacketBefore(Connection& connection,
                                          hoist::Packet packet) {
   if (++connection.packets_before > kMostBefore) {

@@ -17,8 +17,8 @@ namespace hoistd {
 
 absl::StatusOr<InstanceId> NewInstanceId() {
   InstanceId id;
-  // Up to 256 bytes come whole once the kernel has seeded its generator. A
-  // seccomp profile may have no getrandom, but then the file that it replaced.
+  // Up to 256 bytes are returned whole once the kernel has seeded its
+  // generator. A seccomp profile without getrandom allows /dev/urandom.
   if (getrandom(id.data(), id.size(), 0) == std::ssize(id)) return id;
   const hoist::UniqueFd file(open("/dev/urandom", O_RDONLY | O_CLOEXEC));
   if (file.valid() &&
@@ -30,8 +30,8 @@ absl::StatusOr<InstanceId> NewInstanceId() {
 
 absl::StatusOr<std::unique_ptr<SessionServer>> SessionServer::Create(
     SessionServerOptions options, EngineApi& engine) {
-  // Of a message that does not parse it would write to stderr, as often as a
-  // hostile client likes. The client gets its error in any case.
+  // protobuf logs each parse error to stderr, so a hostile client could flood
+  // it. The client gets its error in any case.
   google::protobuf::SetLogHandler(nullptr);
   HOIST_ASSIGN_OR_RETURN(std::unique_ptr<SessionLoop> loop,
                          SessionLoop::Create(std::move(options), engine));

@@ -1,4 +1,4 @@
-// The session socket: where libhoist meets the engine.
+// The session socket, which connects libhoist to the engine.
 #ifndef HOIST_DAEMON_SESSION_SESSION_SERVER_H_
 #define HOIST_DAEMON_SESSION_SESSION_SERVER_H_
 
@@ -27,7 +27,7 @@
 
 namespace hoistd {
 
-// Of connections on which OpenSession has not come yet.
+// Limits on connections that have not sent OpenSession yet.
 struct SilentLimits {
   size_t of_uid = 32;
   size_t all = 256;
@@ -35,53 +35,52 @@ struct SilentLimits {
 };
 
 struct SessionServerOptions {
-  // Where to make the socket; unused where `listen_fd` is given.
+  // The socket to create; unused if `listen_fd` is given.
   SocketFileOptions socket;
   // A listening unix SOCK_SEQPACKET socket made by systemd.
   hoist::UniqueFd listen_fd;
-  // Whose socket this is. nullopt: each user's who connects.
+  // The socket's owner; nullopt: each peer's uid.
   std::optional<User> tenant;
-  // Its members are admins, beside root and our own uid.
+  // Its members are admins, besides root and hoistd's own uid.
   std::optional<gid_t> admin_group;
   size_t max_sessions = 1024;
-  // Of one message's body. Parsed, it takes many times as much for a moment.
+  // Limits one message's body. Parsed, it briefly takes many times as much.
   size_t max_request_bytes = hoist::kMaxRequestBody;
   SilentLimits silent;
   ConnectionLimits connection;
-  // Receives what comes with descriptors, since even to close one may hang.
-  // nullptr: they are taken as they come, of clients that can be trusted.
+  // Receive messages with descriptors, since even closing one may hang.
+  // nullptr: the session thread receives them, for trusted clients.
   IoHelpers* io_helpers = nullptr;
   const Clock* clock = nullptr;  // For `silent`; nullptr: the machine's.
   InstanceId instance_id = {};   // As NewInstanceId gives.
-  // Sessions go on when hoistd ends, if their clients can.
+  // Sessions survive hoistd's end, if their clients support it.
   bool keeps = false;
-  // Of this socket, those of the last hoistd that go on; and what their clients
-  // are to answer (Resumed.number), not 0.
+  // Sessions of the previous hoistd on this socket. Their clients answer with
+  // `generation` (Resumed.number), which is not 0.
   std::vector<ResumedSession> resumed;
   uint64_t generation = 0;
 };
 
 class SessionLoop;
 
-// 16 random bytes, for one start of the daemon. An error: this process may draw
-// none.
+// 16 random bytes, for one start of the daemon. An error: the system gives this
+// process none.
 absl::StatusOr<InstanceId> NewInstanceId();
 
 // Serves the session socket until Shutdown.
 //
-// A session's life is its connection: when that ends, however it does, or the
+// A session lives as long as its connection. When that ends in any way, or the
 // process that made it dies, the engine's session is closed at once.
 //
 // Threads:  thread-safe. One thread of its own does everything: accepts,
 //           receives, decodes, calls the engine, sends. It never blocks on a
 //           client or the engine.
 // Owns:     the sockets and that thread. Borrows the helpers and the engine,
-// which
-//           must outlive this object; callbacks that these still hold after
-//           Shutdown are harmless.
-// Bounds:   `max_sessions`; connections without a session by `silent`: beyond
-//           it the oldest goes, of whoever has most of them. What a client asks
-//           for and does not take in, by `connection`.
+//           which must outlive this object. Callbacks that these still hold
+//           after Shutdown are harmless.
+// Bounds:   `max_sessions`. Connections without a session, by `silent`: beyond
+//           it, the oldest one of the user with the most is closed. Requests in
+//           flight and unread replies, by `connection`.
 // Restart:  nothing is kept. Clients connect again.
 class SessionServer {
  public:
@@ -89,8 +88,8 @@ class SessionServer {
       SessionServerOptions options, EngineApi& engine);
   ~SessionServer();  // As Shutdown.
 
-  // Closes all sessions and the socket, and joins the thread. Again: nothing
-  // happens. Not from an engine callback.
+  // Closes all sessions and the socket, and joins the thread. Idempotent. Not
+  // from an engine callback.
   void Shutdown() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

@@ -11,14 +11,14 @@ namespace {
 
 using MailboxPtr = std::shared_ptr<Mailbox>;
 
-// Posts what the engine answers, whatever that is.
+// Posts the engine's answer, of any type.
 auto ReplyTo(MailboxPtr mailbox, const Ticket& ticket) {
   return [mailbox = std::move(mailbox), ticket](auto result) {
     mailbox->Post(ReplyOf(ticket, std::move(result)));
   };
 }
 
-// As replies to a request that nobody has made.
+// Posts the engine's notices to a session, as replies without a request.
 OnSessionWord WordsTo(MailboxPtr mailbox, ConnectionId connection) {
   return [mailbox, connection](const SessionWord& word) {
     Reply reply;

@@ -13,7 +13,7 @@
 
 namespace hoistd {
 
-// Turns requests into calls of the engine, whose answers come to the mailbox.
+// Turns requests into calls of the engine, which answers to the mailbox.
 //
 // Threads:  thread-safe; the callbacks it leaves with the engine run on the
 //           engine's thread.
@@ -25,14 +25,14 @@ class VerbRouter {
   VerbRouter(EngineApi& engine, std::shared_ptr<Mailbox> mailbox)
       : engine_(engine), mailbox_(std::move(mailbox)) {}
 
-  // OK: the reply will come to the mailbox, once. InvalidArgument: the request
-  // was refused here, and none will. `socket`: a session that can go on with
-  // hoistd's successor does it over this one, in this version of the protocol.
+  // OK: the mailbox will get one reply. InvalidArgument: the request was
+  // refused here, and no reply will come. `socket` and `protocol`: the next
+  // hoistd resumes the session on them, if the client supports it.
   absl::Status Open(const Ticket& ticket,
                     const hoist::v1::OpenSessionRequest& request,
                     const Peer& peer, std::shared_ptr<hoist::UniqueFd> socket,
                     uint32_t protocol = 0);
-  // The session, which the last hoistd had, goes on. As above.
+  // Resumes a session of the previous hoistd. One reply will come.
   void Resume(const Ticket& ticket, SessionId session,
               const hoist::v1::ResumeRequest& request);
   // Any verb but OpenSession.
