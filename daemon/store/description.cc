@@ -77,8 +77,8 @@ void PutAll(Sink& sink, SpillId id, const SpillMeta& meta) {
   }
 }
 
-// Takes fields from the front. After one that is cut short all are empty, and
-// ok() is false.
+// Takes fields from the front. After a truncated field all others are empty,
+// and ok() is false.
 class ByteReader {
  public:
   explicit ByteReader(std::span<const std::byte> bytes) : bytes_(bytes) {}
@@ -101,7 +101,8 @@ class ByteReader {
     Get(numbers.data(), numbers.size() * sizeof(int64_t));
     return numbers;
   }
-  // Of things that have at least `size` bytes each: no more than can be there.
+  // The count of items of at least `size` bytes each, at most as many as the
+  // remaining bytes can hold.
   size_t Count(size_t size) {
     const uint64_t count = Number();
     if (count > bytes_.size() / size) ok_ = false;

@@ -1,5 +1,5 @@
-// What a spilled image is, as bytes: the one canonical encoding, which the
-// segment file carries under its header's checksum.
+// The canonical encoding of a spilled image's description. The segment file
+// carries it under its header's checksum.
 //
 //   u64 id, string model, u64 owner's uid, string owner's tenant,
 //   u64 readers (0 owner, 1 everyone), 32 bytes of content, u64 group index,
@@ -7,8 +7,8 @@
 //     string name, u64 dtype, numbers shape, numbers strides, u64 offset,
 //     u64 bytes
 //
-// A u64 is little-endian; a string, and numbers of 8 bytes, stand behind their
-// count. So no two images have one encoding.
+// A u64 is little-endian. A string, or a list of 8-byte numbers, follows its
+// count. So no two images have the same encoding.
 #ifndef HOIST_DAEMON_STORE_DESCRIPTION_H_
 #define HOIST_DAEMON_STORE_DESCRIPTION_H_
 
@@ -24,7 +24,7 @@
 
 namespace hoistd {
 
-// No description may be longer; the largest group that can be published stays
+// The limit of a description. The largest group that can be published stays
 // below it.
 inline constexpr uint64_t kMaxDescriptionBytes = uint64_t{1} << 30;
 
@@ -37,11 +37,11 @@ struct SpillDescription {
 uint64_t DescriptionBytes(const SpillMeta& meta);
 std::vector<std::byte> EncodeDescription(SpillId id, const SpillMeta& meta);
 
-// DataLoss: `bytes` are no description, or of something that cannot be.
+// DataLoss: `bytes` are not a description, or describe an impossible image.
 absl::StatusOr<SpillDescription> DecodeDescription(
     std::span<const std::byte> bytes);
 
-// DataLoss, with what is wrong: no image can have this size, or these tensors.
+// DataLoss, with the reason: no image can have this size, or these tensors.
 absl::Status CheckLayout(const SpillMeta& meta);
 
 }  // namespace hoistd

@@ -14,7 +14,7 @@
 namespace hoistd {
 namespace {
 
-// Some file systems do not say what an entry is.
+// Some file systems do not report an entry's type.
 bool IsFile(int dir_fd, const dirent& entry) {
   if (entry.d_type != DT_UNKNOWN) return entry.d_type != DT_DIR;
   struct stat st = {};

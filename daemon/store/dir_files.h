@@ -1,5 +1,5 @@
-// What the store does with files by their names in an open directory. No
-// function follows a link.
+// The store's file operations, by name in an open directory. No function
+// follows a link.
 #ifndef HOIST_DAEMON_STORE_DIR_FILES_H_
 #define HOIST_DAEMON_STORE_DIR_FILES_H_
 
@@ -15,27 +15,27 @@
 
 namespace hoistd {
 
-// Makes the directory where there is none.
+// Makes the directory if it does not exist.
 absl::StatusOr<hoist::UniqueFd> MakeDir(const std::string& path);
 
-// All regular files, by name. A directory that cannot be read to its end is an
-// error: what is not listed would be taken for gone.
+// All regular files, by name. An incomplete read of the directory is an error:
+// unlisted files would be considered gone.
 absl::StatusOr<std::vector<std::string>> FilesOf(int dir_fd);
 
-// The first `bytes`, as far as the file goes.
+// The first `bytes`, or all of a shorter file.
 absl::StatusOr<std::vector<std::byte>> ReadStart(int fd, uint64_t bytes);
 
-// Makes a file of `bytes`, or replaces what one has.
+// Makes a file of `bytes`, or replaces the contents of an existing one.
 absl::Status WriteFile(int dir_fd, const std::string& name,
                        absl::string_view bytes);
-// It is on the disk when this returns, but for its name.
+// Its contents are on the disk when this returns; its name may not be.
 absl::Status WriteSynced(int dir_fd, const std::string& name,
                          absl::string_view bytes);
 
-// OK where there is none.
+// OK if there is none.
 absl::Status Unlink(int dir_fd, const std::string& name);
 
-// Names that changed are so after a power cut, too.
+// Makes changes of names survive a power cut.
 absl::Status SyncDir(int dir_fd);
 
 }  // namespace hoistd

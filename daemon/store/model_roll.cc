@@ -25,7 +25,7 @@ namespace {
 constexpr absl::string_view kNew = ".new";
 constexpr size_t kNumbers = 3;
 constexpr size_t kFixedBytes = sizeof(Hash128) + kNumbers * sizeof(uint32_t);
-// More than the longest name (types_convert.h) takes.
+// Enough for the longest name (types_convert.h).
 constexpr uint64_t kMostBytes = 4096;
 
 std::span<const std::byte> BytesOf(absl::string_view text) {
@@ -37,7 +37,7 @@ absl::string_view TextOf(const Digest& digest) {
   return {reinterpret_cast<const char*>(digest.data()), digest.size()};
 }
 
-// SHA-256: no name that a user chooses meets another user's.
+// SHA-256, so that no user can choose a name that collides with another's.
 std::string NameOf(const ModelRoll::Models::key_type& model) {
   const auto& [owner, name] = model;
   return absl::BytesToHexString(
@@ -93,7 +93,7 @@ absl::Status ModelRoll::Read(std::vector<std::string>& notes) {
                          FilesOf(dir_.get()));
   for (const std::string& name : names) {
     if (absl::EndsWith(name, kNew)) {
-      // A stop left it; where it stays it is replaced.
+      // Left by a crash. If it cannot be deleted, the next write replaces it.
       Unlink(dir_.get(), name).IgnoreError();
       continue;
     }
@@ -102,7 +102,8 @@ absl::Status ModelRoll::Read(std::vector<std::string>& notes) {
     notes.push_back(absl::StrCat(
         "models/", name, " ", read.message(),
         ": of one model it is not known whether groups are missing"));
-    // What it said is gone; what cannot be read now may be read later.
+    // Deletes a damaged file, whose contents are lost. An unreadable one stays,
+    // since a later start may read it.
     if (absl::IsDataLoss(read)) Unlink(dir_.get(), name).IgnoreError();
   }
   return absl::OkStatus();

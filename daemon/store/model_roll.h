@@ -17,32 +17,32 @@
 
 namespace hoistd {
 
-// How many groups each published model had, written or not: by this a start
-// sees what it lacks. Images alone do not tell, since those that were published
-// last are those that no disk had.
+// Records the number of groups of each published model, spilled or not. By it a
+// start detects missing groups. Images alone cannot show them: the groups that
+// were published last may never have reached the disk.
 //
-// One file a model, models/HASH, HASH being the SHA-256 of what names the
-// model: the XXH3-128 of what follows; u32 groups, u32 the owner's uid, u32
-// bytes of the tenant, the tenant, the model. It is replaced whole, by rename.
+// One file per model, models/HASH, where HASH is the SHA-256 of the model's
+// owner and name. It has the XXH3-128 of the rest, then u32 groups, u32 owner's
+// uid, u32 bytes of the tenant, the tenant, the model. A rename replaces it.
 //
 // Threads:  one at a time.
 // Owns:     the directory's descriptor.
-// Bounds:   a file a model, until it is forgotten.
-// Restart:  what was answered with OK is there after a power cut; what was not
-//           is there, or what was there before.
+// Bounds:   one file per model, until it is forgotten.
+// Restart:  a write that returned OK survives a power cut. After one that did
+//           not, either the new or the old contents are there.
 class ModelRoll {
  public:
   using Models = std::map<std::pair<User, std::string>, uint32_t>;
 
-  // Reads the directory `path`, of a store that is locked. Says in `notes`
-  // what could not be read; the rest is there.
+  // Reads the directory `path` of a locked store. `notes` gets the unreadable
+  // files; the others are loaded.
   static absl::StatusOr<ModelRoll> Open(const std::string& path,
                                         std::vector<std::string>& notes);
 
   const Models& models() const { return models_; }
-  // The model has so many groups by now, or had more once: what is missing is
-  // missed until it is there, or the model is forgotten (0). After an error
-  // it counts here, and is written with the next.
+  // Raises the model's number of groups to `groups`; it never falls, so missing
+  // groups count as missing until they are back. 0 forgets the model. After an
+  // error the number counts in memory, and the next Set retries the write.
   absl::Status Set(const User& owner, const std::string& model,
                    uint32_t groups);
 
@@ -53,7 +53,7 @@ class ModelRoll {
 
   absl::Status Read(std::vector<std::string>& notes);
   absl::Status ReadOne(const std::string& name);
-  // Brings the file of `model` to what counts.
+  // Updates the file of `model` to the number in memory.
   absl::Status Write(const Model& model);
 
   hoist::UniqueFd dir_;
@@ -61,7 +61,7 @@ class ModelRoll {
   std::set<Model> unwritten_;
 };
 
-// A model's file. nullopt: bytes that no EncodeRollFile makes.
+// A model's file. nullopt: not an output of EncodeRollFile.
 using RollEntry = ModelRoll::Models::value_type;
 std::string EncodeRollFile(const RollEntry& entry);
 std::optional<RollEntry> DecodeRollFile(absl::string_view bytes);

@@ -31,7 +31,7 @@ constexpr absl::string_view kPart = ".part";
 constexpr absl::string_view kImage = ".img";
 constexpr absl::string_view kWhy = ".why";
 
-// Ids beyond are nobody's: one more must always be a number.
+// The largest valid id, so that id + 1 cannot overflow.
 constexpr uint64_t kMaxId = uint64_t{1} << 62;
 constexpr size_t kMostWhy = 500;
 // Most headers are no longer.
@@ -53,7 +53,7 @@ std::optional<SpillId> IdIn(absl::string_view name, absl::string_view suffix) {
   return SpillId(number);
 }
 
-// Not the errno's own code: a disk that cannot be read is no proof of damage.
+// Replaces the errno's own code: an unreadable disk does not prove damage.
 absl::Status Unreadable(int error) {
   return absl::UnavailableError(ErrnoToStatus(error, "read").message());
 }
@@ -108,7 +108,7 @@ absl::StatusOr<SegmentDir> SegmentDir::Open(const std::string& path) {
   HOIST_ASSIGN_OR_RETURN(dir.images_, MakeDir(path + "/images"));
   HOIST_ASSIGN_OR_RETURN(dir.quarantine_, MakeDir(path + "/quarantine"));
   HOIST_RETURN_IF_ERROR(MakeDir(dir.models_path()).status());
-  // The names just made must outlive a power cut, as the images in them do.
+  // The new directories must survive a power cut, as the images in them do.
   HOIST_RETURN_IF_ERROR(Annotate(SyncDir(top), path));
   return dir;
 }
@@ -160,7 +160,7 @@ absl::StatusOr<SegmentDir::Listing> SegmentDir::List() const {
 }
 
 void SegmentDir::Sweep(const Listing& listing) {
-  // One that stays is swept at the next start.
+  // The next start sweeps those that could not be deleted.
   for (const SpillId id : listing.parts) DropPart(id);
   for (const SpillId id : listing.reasons) {
     if (std::binary_search(listing.images.begin(), listing.images.end(), id)) {
@@ -184,7 +184,7 @@ SegmentDir::ReadSegment SegmentDir::ReadHeader(SpillId id, Place place) const {
     read.found = absl::DataLossError("it is no file");
     return read;
   }
-  // Of an image of gigabytes its first page is wanted, and no readahead.
+  // No readahead: only the first page of an image of gigabytes is needed.
   posix_fadvise(fd.get(), 0, 0, POSIX_FADV_RANDOM);
   read.file_bytes = static_cast<uint64_t>(st.st_size);
   read.found = ReadHeaderOf(fd.get(), read.file_bytes);
@@ -210,8 +210,8 @@ absl::StatusOr<SegmentFile> SegmentDir::CreatePart(SpillId id, uint64_t bytes) {
       openat(images_.get(), name.c_str(),
              O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!file.fd.valid()) return ErrnoToStatus(errno, path_ + "/images/" + name);
-  // A full disk is found now, not in the middle; file systems that cannot
-  // reserve space find it then.
+  // Detects a full disk now, not in the middle of the write, unless the file
+  // system cannot reserve space.
   int error = 0;
   do {
     error = fallocate(file.fd.get(), 0, 0, static_cast<off_t>(bytes)) == 0
@@ -230,7 +230,7 @@ absl::StatusOr<SegmentFile> SegmentDir::CreatePart(SpillId id, uint64_t bytes) {
 }
 
 void SegmentDir::DropPart(SpillId id) {
-  // One that stays is swept at the next start.
+  // The next start sweeps a file that could not be deleted.
   Unlink(images_.get(), NameOf(id, kPart)).IgnoreError();
 }
 
@@ -266,7 +266,8 @@ absl::Status SegmentDir::Remove(SpillId id) {
     const absl::Status gone = Unlink(dir, image);
     if (!gone.ok()) return Annotate(gone, path_);
   }
-  // Last: without its image it is swept, and an image without it is listed.
+  // Last: a reason without its image is swept, but an image without its reason
+  // is listed.
   return Annotate(Unlink(quarantine_.get(), NameOf(id, kWhy)), path_);
 }
 

@@ -15,7 +15,7 @@
 
 namespace hoistd {
 
-// An open segment file, direct where its disk has that. Move-only.
+// An open segment file, with direct I/O if the disk supports it. Move-only.
 struct SegmentFile {
   hoist::UniqueFd fd;
   hoist::UniqueFd direct_fd;
@@ -26,16 +26,16 @@ struct SegmentFile {
   }
 };
 
-// The spill directory: names, places and life of segment files. It is their
-// catalogue, too: an image is there if its name is.
+// The spill directory: names, places and lifetimes of segment files. It is the
+// catalogue, too: an image exists if its name does.
 //
 //   lock          held by the one store that uses the directory
 //   images/N.part an image being written; N.img: a published one
-//   quarantine/   N.img: one that was found damaged, kept for a look; N.why:
-//                 the reason, as text
+//   quarantine/   N.img: a damaged image, kept for inspection; N.why: the
+//                 reason, as text
 //   models/       see model_roll.h
 //
-// Threads:  one at a time, but for ReadHeader.
+// Threads:  one at a time, except for ReadHeader.
 // Owns:     the lock and the directories' descriptors. It follows no links.
 class SegmentDir {
  public:
@@ -47,15 +47,15 @@ class SegmentDir {
     std::vector<SpillId> quarantined;  // By id.
     std::vector<SpillId> parts;
     std::set<SpillId> reasons;        // N.why without a file in quarantine/.
-    std::vector<std::string> strays;  // Files of nobody's, below path().
-    uint64_t last_id = 0;             // No file of any kind has a larger one.
+    std::vector<std::string> strays;  // Unknown files, below path().
+    uint64_t last_id = 0;             // The largest id of any file.
   };
-  // What can be said of a file by its start.
+  // The facts in the start of a file.
   struct ReadSegment {
     uint64_t file_bytes = 0;
-    // DataLoss: it is no segment file, or its header does not check.
-    // FailedPrecondition: a newer hoistd wrote it. Unavailable: the disk, or
-    // the system, did not let it be read.
+    // DataLoss: not a segment file, or a wrong checksum of the header.
+    // FailedPrecondition: a newer hoistd wrote it. Unavailable: the disk or the
+    // system failed to read it.
     absl::StatusOr<FoundSegment> found;
   };
 
@@ -66,40 +66,40 @@ class SegmentDir {
   std::string models_path() const { return path_ + "/models"; }
   std::string ImagePath(SpillId id) const;
 
-  // All that is there.
+  // All files in the directory.
   absl::StatusOr<Listing> List() const;
-  // Deletes N.part and N.why that belong to nothing: what a stop left of a put,
-  // or of a removal.
+  // Deletes orphaned N.part and N.why, which an interrupted put or removal
+  // left.
   void Sweep(const Listing& listing);
 
-  // Thread-safe; has one descriptor open meanwhile.
+  // Thread-safe; holds one descriptor open during the call.
   ReadSegment ReadHeader(SpillId id, Place place) const;
-  // Why an image is in quarantine/; empty: nobody knows.
+  // Why an image is in quarantine/; empty: unknown.
   std::string ReasonOf(SpillId id) const;
 
   // A new N.part with its space reserved. ResourceExhausted: the disk is full;
   // the message has the numbers.
   absl::StatusOr<SegmentFile> CreatePart(SpillId id, uint64_t bytes);
   void DropPart(SpillId id);
-  // N.part becomes N.img, and is that after a power cut too. After an error
-  // there may be either, or after a power cut.
+  // Renames N.part to N.img, durably. After an error either name may exist, now
+  // or after a power cut.
   absl::Status Publish(SpillId id);
-  // NotFound: there is none. DataLoss: it has another size than `bytes`.
+  // NotFound: there is none. DataLoss: its size is not `bytes`.
   absl::StatusOr<SegmentFile> OpenImage(SpillId id, uint64_t bytes) const;
 
-  // Deletes N.img, wherever it is, and N.why. OK where there is none.
+  // Deletes N.img in both places, and N.why. OK if there is none.
   absl::Status Remove(SpillId id);
-  // What Remove did is so after a power cut, too. `quarantined`: it may have
-  // been in quarantine/.
+  // Makes Remove survive a power cut. `quarantined`: the image may have been in
+  // quarantine/.
   absl::Status SyncRemoval(bool quarantined);
 
-  // N.img goes to quarantine/, if it is there at all, and `why` to N.why. The
-  // reason goes first: where the move is lost, it says at the next start that
-  // there was one. It is for people: without room for it the file goes all the
-  // same.
+  // Moves N.img, if it exists, to quarantine/, and writes `why` to N.why. The
+  // reason is written first: if the move is lost, the next start repeats it.
+  // The text is for people, so a disk without room for it does not stop the
+  // move.
   absl::Status Quarantine(SpillId id, const std::string& why);
-  // What Quarantine moved is there after a power cut, too. The reasons may be
-  // empty then.
+  // Makes Quarantine's moves survive a power cut. The reasons may be empty
+  // after one.
   absl::Status SyncQuarantine();
   // ", M bytes are free there", for messages.
   std::string FreeText() const;

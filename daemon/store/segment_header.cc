@@ -48,7 +48,7 @@ absl::StatusOr<Fixed> StartOf(std::span<const std::byte> from) {
   return fixed;
 }
 
-// `fixed` is of a header whose checksum is right.
+// `fixed` is from a header whose checksum is right.
 absl::Status CheckVersion(const Fixed& fixed) {
   const std::string text =
       absl::StrCat("its version is ", fixed.version, ", not ", kVersion);
@@ -62,7 +62,7 @@ absl::Status CheckVersion(const Fixed& fixed) {
   return absl::OkStatus();
 }
 
-// What lies between the table and the zeros. `from` is as its checksum says.
+// The bytes between the table and the zeros. `from` has passed its checksum.
 absl::StatusOr<std::vector<std::byte>> DescriptionIn(
     std::span<const std::byte> from, uint64_t image_bytes) {
   const uint64_t at =
@@ -121,7 +121,7 @@ Fingerprint EncodeSegmentHeader(const SegmentHeader& header,
 absl::StatusOr<uint64_t> FindSegmentHeaderBytes(
     std::span<const std::byte> start, uint64_t file_bytes) {
   HOIST_ASSIGN_OR_RETURN(const Fixed fixed, StartOf(start));
-  // Before anything is made of these sizes.
+  // Validates these sizes before their use.
   if (fixed.image_bytes > hoist::kMaxImageBytes ||
       fixed.header_bytes < SegmentHeaderBytes(0, 0) ||
       fixed.header_bytes >

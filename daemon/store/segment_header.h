@@ -1,4 +1,4 @@
-// The head of a segment file: what the image after it must be.
+// The header of a segment file, which describes and checks the image after it.
 //
 //   bytes  0  "HOISTSEG"
 //          8  u32 version, u32 bytes of a block
@@ -9,9 +9,9 @@
 //             u64 bytes of the description, and those
 //             zeros up to a multiple of 4 KiB; then the image
 //
-// All numbers are little-endian. The description (description.h) says what the
-// image is of. Every version has its first 64 bytes so, and that checksum: by
-// it a newer form is told from a flipped bit.
+// All numbers are little-endian. The description (description.h) identifies the
+// image. The first 64 bytes and that checksum are the same in every version,
+// which tells a newer format from a flipped bit.
 #ifndef HOIST_DAEMON_STORE_SEGMENT_HEADER_H_
 #define HOIST_DAEMON_STORE_SEGMENT_HEADER_H_
 
@@ -28,7 +28,7 @@ namespace hoistd {
 
 inline constexpr uint64_t kBlockBytes = uint64_t{1} << 20;
 
-// What must be read to know how long a header is.
+// The bytes that suffice to know a header's length.
 inline constexpr uint64_t kSegmentHeaderStart = 64;
 
 struct SegmentHeader {
@@ -49,17 +49,17 @@ uint64_t BlockCount(uint64_t image_bytes);
 uint64_t SegmentHeaderBytes(uint64_t image_bytes, uint64_t description_bytes);
 
 // Fills `to`, of SegmentHeaderBytes. Returns the header's own checksum, which
-// stands for one image's exact content.
+// identifies one image's exact content.
 Fingerprint EncodeSegmentHeader(const SegmentHeader& header,
                                 std::span<std::byte> to);
 
-// How long the header of a file of `file_bytes` is, by its first
-// kSegmentHeaderStart bytes. DataLoss: it is no segment file, or shorter than
-// its header.
+// The header's length in a file of `file_bytes`, from its first
+// kSegmentHeaderStart bytes. DataLoss: not a segment file, or shorter than its
+// header.
 absl::StatusOr<uint64_t> FindSegmentHeaderBytes(
     std::span<const std::byte> start, uint64_t file_bytes);
-// Takes all of a header. DataLoss, with what is wrong: it is damaged.
-// FailedPrecondition: it is whole, and of a newer version.
+// Needs the whole header. DataLoss, with the reason: it is damaged.
+// FailedPrecondition: it is intact, and of a newer version.
 absl::StatusOr<FoundSegment> FindSegmentHeader(std::span<const std::byte> from);
 // DataLoss: it is not the header that has this checksum.
 absl::StatusOr<SegmentHeader> DecodeSegmentHeader(

@@ -11,17 +11,16 @@
 namespace hoistd {
 namespace {
 
-// Of one read and its check: checks begin while later reads are under way.
+// The size of one read and its check. Checks overlap with later reads.
 constexpr uint64_t kReadBytes = 16 * kBlockBytes;
 
 }  // namespace
 
-// One image on its way from the disk. Shared by the reads and checks that run
-// at once.
+// The read of one image. Shared by its concurrent reads and checks.
 struct SpillStore::GetJob {
   StoredImage image;
   std::span<std::byte> to;
-  bool verifies = false;  // Nothing is delivered; `to` is of `window`.
+  bool verifies = false;  // Delivers nothing; `to` is part of `window`.
   AlignedBuffer window;
   Done done;
   SegmentFile file;
@@ -69,13 +68,13 @@ void SpillStore::Verify(SpillId id, Done done) {
   {
     absl::MutexLock lock(&mu_);
     verifying_.push_back(job);
-    if (verifying_.size() > 1) return;  // Its turn comes.
+    if (verifying_.size() > 1) return;  // Waits for its turn.
   }
   desk_.Post([this, job] { StartVerify(job); });
 }
 
 void SpillStore::StartVerify(std::shared_ptr<GetJob> job) {
-  // Only now: it may have been removed while it waited.
+  // Looked up again: it may have been removed while it waited.
   auto image = FindSound(job->image.id);
   if (!image.ok()) return EndGet(job, image.status());
   job->image = *std::move(image);
@@ -157,8 +156,8 @@ void SpillStore::VerifyFrom(std::shared_ptr<GetJob> job, uint64_t at) {
 
 void SpillStore::FinishGet(std::shared_ptr<GetJob> job,
                            const absl::Status& status) {
-  // Always by way of the desk: the callback comes from a thread of the store,
-  // and quarantine is the desk's work.
+  // Always through the desk: the callback must come from a thread of the store,
+  // and only the desk may quarantine.
   desk_.Post([this, job, status] {
     job->file = SegmentFile();
     EndGet(job, absl::IsDataLoss(status) ? Quarantine(job->image.id, status)
@@ -189,7 +188,7 @@ absl::Status SpillStore::Quarantine(SpillId id, const absl::Status& why) {
       return absl::NotFoundError(
           absl::StrCat("spilled image ", id.number(), " was removed"));
     }
-    // Before the file moves: no Get may begin now.
+    // Set before the file moves, so that no Get begins now.
     std::string& quarantined = found->second.quarantined;
     if (quarantined.empty()) quarantined = std::string(why.message());
     reason = quarantined;
@@ -201,8 +200,8 @@ absl::Status SpillStore::Quarantine(SpillId id, const absl::Status& why) {
         why, absl::StrCat(dir_.ImagePath(id), " is damaged; it was moved to ",
                           options_.dir, "/quarantine"));
   }
-  // It is refused all the same, at the next start too if the reason could be
-  // written, else checked again.
+  // The image is refused in any case. The next start refuses it, too, if the
+  // reason was written; else it checks the image again.
   return absl::DataLossError(
       absl::StrCat(dir_.ImagePath(id), " is damaged: ", why.message(),
                    "; quarantine failed: ", moved.message()));

@@ -14,13 +14,13 @@
 namespace hoistd {
 namespace {
 
-// Of one checksum task: long enough that handing it over costs nothing.
+// The size of one checksum task, so large that its dispatch costs nothing.
 constexpr uint64_t kPutHashBytes = 32 * kBlockBytes;
 
 }  // namespace
 
-// One image on its way to the disk. Shared by the steps that run at once:
-// the write and the checksum tasks.
+// The write of one image. Shared by its concurrent steps: the write and the
+// checksum tasks.
 struct SpillStore::PutJob {
   SpillId id;
   std::shared_ptr<const SpillMeta> meta;
@@ -136,7 +136,7 @@ void SpillStore::WriteHeader(std::shared_ptr<PutJob> job) {
   job->header_bytes = *std::move(buffer);
   job->header.description = EncodeDescription(job->id, *job->meta);
   job->header_hash = EncodeSegmentHeader(job->header, job->header_bytes.span());
-  // The sync covers the image too: it is the file's.
+  // The sync applies to the whole file, so it covers the image, too.
   io_.Write({.file = job->file.io(),
              .offset = 0,
              .from = job->header_bytes.span(),
@@ -152,8 +152,8 @@ void SpillStore::WriteHeader(std::shared_ptr<PutJob> job) {
 void SpillStore::Publish(std::shared_ptr<PutJob> job) {
   absl::Status status = dir_.Publish(job->id);
   if (!status.ok()) {
-    // Whichever name it has got to. One that stays is whole, and there at the
-    // next start: nobody is harmed by that.
+    // The file may have either name. If it cannot be removed, it is intact, and
+    // harmless at the next start.
     dir_.Remove(job->id).IgnoreError();
     return FinishPut(job, status);
   }

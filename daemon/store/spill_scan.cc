@@ -18,12 +18,12 @@ namespace {
 
 using Place = SegmentDir::Place;
 
-// A cold disk answers so many small reads at once several times as fast as one
-// after another. Each has a descriptor open, and there are no more.
+// On a cold disk, this many concurrent small reads are several times as fast as
+// sequential ones. It also bounds the open descriptors, one per read.
 constexpr size_t kReaders = 16;
-// Fewer images are read before a thread has started.
+// Fewer images are read in less time than a thread takes to start.
 constexpr size_t kWorthAThread = 64;
-// Of names in one note.
+// The names in one note.
 constexpr size_t kMostNames = 8;
 
 void InParallel(size_t count, const std::function<void(size_t)>& read) {
@@ -33,7 +33,7 @@ void InParallel(size_t count, const std::function<void(size_t)>& read) {
   };
   TaskThreads helpers;  // Its destructor waits for them.
   const size_t threads = std::min(kReaders - 1, count / kWorthAThread);
-  // Where there are fewer threads, or none, it takes longer.
+  // With fewer threads, or none, the scan takes longer.
   if (threads > 0) helpers.Start(static_cast<int>(threads)).IgnoreError();
   for (size_t i = 0; i < threads; ++i) helpers.Post(work);
   work();
@@ -99,7 +99,7 @@ class Scan {
   absl::Status CheckNoneNewer(const std::vector<ScannedImage>& images) const;
   void TakePublished(SpillId id, ScannedImage read);
   void TakeQuarantined(SpillId id, ScannedImage read);
-  // Its bytes are there, and nobody can use them.
+  // Counts a file whose bytes take space, but are unusable.
   void Lose(SpillId id, const ScannedImage& read, absl::string_view where,
             absl::string_view why);
   void NoteStrays();
@@ -140,7 +140,7 @@ void Scan::TakePublished(SpillId id, ScannedImage read) {
   }
   std::string why(image.ok() ? image->quarantined : image.status().message());
   if (listing_.reasons.contains(id)) {
-    // It was being moved: what has been damaged once stays refused.
+    // A move to quarantine was interrupted. A damaged image stays refused.
     const std::string reason = dir_.ReasonOf(id);
     why = reason.empty() ? "it was found damaged" : reason;
   }
@@ -206,8 +206,8 @@ absl::StatusOr<SpillScan> Scan::Run() {
     TakeQuarantined(listing_.quarantined[i], std::move(quarantined[i]));
   }
   NoteStrays();
-  // Once for all, of which there may be very many. What a power cut undoes is
-  // found again.
+  // One sync for all moves, of which there may be very many. The next scan
+  // repeats those that a power cut undoes.
   if (moved_) dir_.SyncQuarantine().IgnoreError();
   result_.last_id = listing_.last_id;
   return std::move(result_);

@@ -27,26 +27,26 @@ inline uint64_t FileBytes(const StoredImage& image) {
   return image.header_bytes + image.meta->group.image_bytes;
 }
 
-// What a spill directory holds, once what a stop or damage left has been seen
-// to.
+// The contents of a spill directory, after the cleanup that follows a crash or
+// damage.
 struct SpillScan {
   std::map<SpillId, StoredImage> images;
-  uint64_t lost_bytes = 0;         // Of files that no image can be made of.
-  uint64_t last_id = 0;            // No file has a larger one.
-  std::vector<std::string> notes;  // What was wrong.
+  uint64_t lost_bytes = 0;         // Of files that yield no image.
+  uint64_t last_id = 0;            // The largest id of any file.
+  std::vector<std::string> notes;  // The problems found.
 };
 
 inline constexpr size_t kMostNotes = 64;
 
-// Reads and checks the header of every image, 16 at once. One that is damaged
-// goes to quarantine/; one that cannot be read now stays where it is, and is
-// not served. Both are named in the notes, each time.
+// Reads and checks the header of every image, 16 at once. A damaged image goes
+// to quarantine/. One that cannot be read now stays in its place, and is not
+// served. The notes name both, each time.
 //
 // FailedPrecondition: a newer hoistd wrote an image. Other errors are the
-// disk's; damage or a full disk are none.
+// disk's; damage or a full disk is not an error.
 absl::StatusOr<SpillScan> ScanSpills(SegmentDir& dir);
 
-// `notes`, of which there may be any number, as at most kMostNotes.
+// Shortens `notes` to at most kMostNotes.
 std::vector<std::string> Shortened(std::vector<std::string> notes);
 
 }  // namespace hoistd

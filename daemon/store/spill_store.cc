@@ -1,4 +1,4 @@
-// Opening, and the small verbs; spill_put.cc and spill_get.cc have the others.
+// Open and the small verbs. The others are in spill_put.cc and spill_get.cc.
 #include "daemon/store/spill_store.h"
 
 #include <algorithm>
@@ -67,8 +67,8 @@ void SpillStore::Answer(Done done, absl::Status status) {
 void SpillStore::NoteModel(User owner, std::string model, uint32_t groups) {
   Begin();
   desk_.Post([this, owner, model = std::move(model), groups] {
-    // What fails is written with the next; an image that cannot be written to
-    // the same disk is told of.
+    // The next Set retries a failed write. A bad disk is reported by the writes
+    // of images.
     roll_.Set(owner, model, groups).IgnoreError();
     End();
   });

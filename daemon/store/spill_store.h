@@ -24,19 +24,18 @@
 
 namespace hoistd {
 
-// The disk tier of published images: one checksummed segment file an image,
-// which says what it is of. The directory is the catalogue.
+// The disk tier of published images: one checksummed, self-describing segment
+// file per image. The directory is the catalogue.
 //
-// An image is there once its `done` has said so, and then also after a power
-// cut. If the daemon is stopped before, it is there after the next start, or
-// nothing of it is. Every byte that Get delivers has been compared with its
-// checksum, and everything that List says as well.
+// Once Put's `done` reports OK, the image survives a power cut. If the daemon
+// stops before, the next start finds all of the image or none of it. All bytes
+// of Get, and all facts of List, have passed their checksums.
 //
-// Threads:  thread-safe. Callbacks come from a thread of the store, with no
-//           lock held, once each; they must not block. One thread of its own
-//           uses the directory, others take checksums.
+// Threads:  thread-safe. Each callback comes once, from a thread of the store
+//           with no lock held, and must not block. One thread of the store uses
+//           the directory, others compute checksums.
 // Owns:     the directory, locked against other stores. Borrows the engine.
-//           The destructor waits for what was asked for.
+//           The destructor waits for all requests.
 // Bounds:   `capacity_bytes` of segment files, lost ones included.
 // Restart:  everything is on the disk.
 class SpillStore {
@@ -44,47 +43,47 @@ class SpillStore {
   using Done = absl::AnyInvocable<void(absl::Status)>;
   using PutDone = absl::AnyInvocable<void(absl::StatusOr<SpillId>)>;
 
-  // Sees to what a crash or damage left, and says so in notes(): neither
-  // damaged images nor a full disk keep it from opening (spill_scan.h).
-  // FailedPrecondition: the directory is in use, or a newer hoistd's.
+  // Cleans up after a crash or damage, and reports it in notes(). Damaged
+  // images and a full disk do not prevent opening (spill_scan.h).
+  // FailedPrecondition: the directory is in use, or a newer hoistd wrote it.
   static absl::StatusOr<std::unique_ptr<SpillStore>> Open(
       const SpillOptions& options, IoEngine& io);
   ~SpillStore();
 
-  // `image` has `meta->group.image_bytes` bytes, is 4 KiB aligned, and stays
-  // as it is until `done`. ResourceExhausted: no room in the capacity or on
-  // the disk. After any error nothing is left of it.
+  // `image` has `meta->group.image_bytes` bytes, is 4 KiB aligned, and does not
+  // change until `done`. ResourceExhausted: no room in the capacity or on the
+  // disk. After any error nothing is left of it.
   void Put(std::shared_ptr<const SpillMeta> meta,
            std::span<const std::byte> image, PutDone done)
       ABSL_LOCKS_EXCLUDED(mu_);
 
   // Fills `to`, of the image's size. NotFound. DataLoss: the image is damaged,
-  // and now in quarantine; `to` has no bytes to be used after any error.
+  // and now in quarantine. After any error `to` must not be used.
   void Get(SpillId id, std::span<std::byte> to, Done done)
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Reads the image whole and compares it as Get does, delivering nothing. One
-  // image at a time, in 16 MiB and its header. NotFound. DataLoss: it is
-  // damaged, and in quarantine, now or since before.
+  // Reads and checks the whole image as Get does, but delivers nothing. Runs
+  // for one image at a time, in 16 MiB and its header. NotFound. DataLoss: it
+  // is damaged, and in quarantine, now or since before.
   void Verify(SpillId id, Done done) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Frees a quarantined image too, and works on a full disk. NotFound.
+  // Also frees a quarantined image, and works on a full disk. NotFound.
   void Remove(SpillId id, Done done) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // A published model has so many groups by now, of which some may never be
-  // put; 0: it is forgotten. Written as soon as the disk lets it; nobody is
-  // told.
+  // Records a published model's number of groups, some of which may never be
+  // put. 0 forgets the model. Written as soon as the disk allows, without an
+  // answer.
   void NoteModel(User owner, std::string model, uint32_t groups)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // How many those were when the store was opened: what List() lacks of them,
-  // no disk had.
+  // These numbers when the store was opened. Groups that List() lacks were
+  // never on a disk.
   const ModelRoll::Models& models() const { return models_; }
 
   // By id, quarantined ones too.
   std::vector<SpillRecord> List() const ABSL_LOCKS_EXCLUDED(mu_);
   SpillUsage usage() const ABSL_LOCKS_EXCLUDED(mu_);
-  // What was wrong at Open: every image whose file is there and which is not in
-  // List() is named here, or counted in the last of very many.
+  // The problems at Open. Every image that has a file but is not in List() is
+  // named here, or counted in the last note if there are very many.
   const std::vector<std::string>& notes() const { return notes_; }
 
  private:
@@ -96,7 +95,7 @@ class SpillStore {
 
   absl::Status CheckPut(const SpillMeta& meta,
                         std::span<const std::byte> image) const;
-  // Books the bytes and the id. ResourceExhausted.
+  // Reserves the bytes and the id. ResourceExhausted.
   absl::StatusOr<SpillId> Reserve(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
   void StartPut(std::shared_ptr<PutJob> job);
   void WriteHeader(std::shared_ptr<PutJob> job);
@@ -115,21 +114,21 @@ class SpillStore {
   void FinishGet(std::shared_ptr<GetJob> job, const absl::Status& status);
   void EndGet(const std::shared_ptr<GetJob>& job, const absl::Status& status)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Returns what the caller of Get is told.
+  // Returns the status for the caller of Get.
   absl::Status Quarantine(SpillId id, const absl::Status& why)
       ABSL_LOCKS_EXCLUDED(mu_);
 
   absl::Status DoRemove(SpillId id) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Calls back on the desk; for answers that are known at once.
+  // Calls back on the desk, for answers that are known at once.
   void Answer(Done done, absl::Status status);
   void Begin() ABSL_LOCKS_EXCLUDED(mu_);
   void End() ABSL_LOCKS_EXCLUDED(mu_);
 
   const SpillOptions options_;
   IoEngine& io_;
-  SegmentDir dir_;  // The desk's alone, once open.
-  ModelRoll roll_;  // The desk's alone, once open.
+  SegmentDir dir_;  // Only the desk's, once open.
+  ModelRoll roll_;  // Only the desk's, once open.
   const ModelRoll::Models models_;
   const uint64_t lost_bytes_;
   std::vector<std::string> notes_;  // Unchanged, once open.
@@ -139,7 +138,7 @@ class SpillStore {
   uint64_t used_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t last_id_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t under_way_ ABSL_GUARDED_BY(mu_) = 0;
-  // The first is under way. Each is shared with the steps that it is in.
+  // The first one is running. Each is shared with its running steps.
   std::deque<std::shared_ptr<GetJob>> verifying_ ABSL_GUARDED_BY(mu_);
 
   TaskThreads hashers_;

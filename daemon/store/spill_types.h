@@ -1,4 +1,4 @@
-// What is spilled, and what the store says of it, as plain values.
+// The values that the store takes and reports.
 #ifndef HOIST_DAEMON_STORE_SPILL_TYPES_H_
 #define HOIST_DAEMON_STORE_SPILL_TYPES_H_
 
@@ -12,7 +12,7 @@
 namespace hoistd {
 
 struct SpillOptions {
-  std::string dir;              // Made if it is not there, with its parents.
+  std::string dir;              // Made if missing, with its parents.
   uint64_t capacity_bytes = 0;  // Of segment files, quarantined ones included.
   int hash_threads = 2;
 };
@@ -31,13 +31,13 @@ struct SpillRecord {
   SpillId id;
   std::shared_ptr<const SpillMeta> meta;  // Shared with the store.
   uint64_t file_bytes = 0;
-  // Why it can no longer be read; empty: it can, as far as is known.
+  // Why it can no longer be read; empty: no damage is known.
   std::string quarantined;
 };
 
 struct SpillUsage {
   uint64_t capacity_bytes = 0;
-  uint64_t used_bytes = 0;         // With what is being written.
+  uint64_t used_bytes = 0;         // Includes images being written.
   uint64_t quarantined_bytes = 0;  // Part of `used_bytes`.
   uint64_t lost_bytes = 0;  // Part of `used_bytes`; of no image in the list.
   uint64_t images = 0;      // That can be read.
