@@ -46,7 +46,7 @@ absl::StatusOr<DeviceInfo> Describe(const hoist::cuda::Driver& driver,
   return info;
 }
 
-// A GPU that does not know the question has not got what it asks for.
+// A GPU that does not know the attribute does not have the feature.
 bool HasStreamWords(const hoist::cuda::Driver& driver,
                     hoist::cuda::DeviceId device) {
   for (const int attribute : {hoist::cuda::kCanUseStreamMemOps,
@@ -161,7 +161,8 @@ CudaDevice::~CudaDevice() {
   }
   {
     const ScopedContext current(driver_, context_);
-    // What cannot be undone now goes with the context or the process.
+    // A registration that cannot be undone ends with the context or the
+    // process.
     for (const auto& [start, bytes] : registered) {
       host_->Unregister({start, bytes}).IgnoreError();
     }
@@ -171,8 +172,8 @@ CudaDevice::~CudaDevice() {
   driver_.primary_release(device_);
 }
 
-// Attributes tell what the GPU can do; containers, MIG and old drivers may
-// still refuse. So one small slab of each kind is made, once.
+// The GPU may have an attribute that containers, MIG or old drivers still
+// refuse. So this makes one small slab of each kind, once.
 absl::Status CudaDevice::Probe() {
   const SlabSpec vmm = {SlabId(0), 0, info_.granularity, Backing::kVmm};
   const SlabSpec ipc = {SlabId(0), 0, info_.granularity, Backing::kIpc};
@@ -218,7 +219,7 @@ absl::Status CudaDevice::AdoptSlab(const SlabSpec& spec, hoist::UniqueFd fd) {
   return AddSlab(spec, [&] { return ImportVmm(spec, std::move(fd)); });
 }
 
-// What workers write to is host memory.
+// Workers write only to host memory.
 absl::Status CudaDevice::ZeroSlab(SlabId) {
   return absl::UnimplementedError("a GPU's slabs are not written by workers");
 }
@@ -268,7 +269,7 @@ absl::StatusOr<CudaDevice::Memory> CudaDevice::MakeVmm(const SlabSpec& spec) {
       driver_.export_handle(&fd, allocation, hoist::cuda::kHandlePosixFd, 0),
       "export a slab");
   memory.fd = hoist::UniqueFd(fd);
-  fcntl(fd, F_SETFD, FD_CLOEXEC);  // A program that is started holds nothing.
+  fcntl(fd, F_SETFD, FD_CLOEXEC);  // Child programs must not inherit it.
   if (!status.ok()) {
     driver_.release(allocation);
     return status;
@@ -277,7 +278,7 @@ absl::StatusOr<CudaDevice::Memory> CudaDevice::MakeVmm(const SlabSpec& spec) {
   return memory;
 }
 
-// An imported slab cannot be exported again, but by the descriptor itself.
+// An imported slab cannot be exported again, so the descriptor is kept.
 absl::StatusOr<CudaDevice::Memory> CudaDevice::ImportVmm(const SlabSpec& spec,
                                                          hoist::UniqueFd fd) {
   const ScopedContext current(driver_, context_);
@@ -302,7 +303,7 @@ absl::Status CudaDevice::MapVmm(const SlabSpec& spec,
   const hoist::cuda::Address address = base_ + spec.offset;
   absl::Status status =
       Check(driver_.map(address, spec.bytes, 0, allocation, 0), "map a slab");
-  // Mapping and descriptor keep the memory.
+  // The mapping and the descriptor keep the memory alive.
   driver_.release(allocation);
   if (!status.ok()) return status;
   const hoist::cuda::AccessDesc access = {
@@ -324,8 +325,8 @@ absl::StatusOr<CudaDevice::Memory> CudaDevice::MakeIpc(const SlabSpec& spec) {
   hoist::cuda::IpcHandle handle = {};
   absl::Status status =
       Check(driver_.ipc_get(&handle, memory.address), "export a slab");
-  // A handle opens the whole allocation that the slab lies in, so the slab
-  // must be one; the driver puts what is smaller than 2 MiB together.
+  // A handle opens the whole allocation around the slab, so the slab must be an
+  // allocation of its own. The driver packs those that are smaller than 2 MiB.
   if (status.ok() && memory.address % kMinGranularity != 0) {
     status = absl::InternalError("the driver's memory is not 2 MiB aligned");
   }
@@ -338,13 +339,14 @@ absl::StatusOr<CudaDevice::Memory> CudaDevice::MakeIpc(const SlabSpec& spec) {
   return memory;
 }
 
-// The driver clears what other processes had, not what this one had before.
+// The driver clears memory of other processes, but not this one's own.
 absl::Status CudaDevice::Zero(const Memory& memory) {
   const ScopedContext current(driver_, context_);
   HOIST_RETURN_IF_ERROR(Check(current.error(), "enter the context"));
   HOIST_RETURN_IF_ERROR(Check(
       driver_.set_bytes(memory.address, 0, memory.bytes), "clear a slab"));
-  // Or it would run beside copies in streams that do not wait for this one.
+  // Else the clear would overlap with copies in streams that do not wait for
+  // this one.
   return Check(driver_.stream_sync(nullptr), "wait for a slab to be cleared");
 }
 
@@ -357,7 +359,7 @@ absl::Status CudaDevice::FreeMemory(const Memory& memory) {
   return Check(driver_.unmap(memory.address, memory.bytes), "unmap a slab");
 }
 
-// Says what would have been enough.
+// Adds the requested, free and total bytes to ResourceExhausted.
 absl::Status CudaDevice::Explain(const absl::Status& status,
                                  const SlabSpec& spec) const {
   if (status.code() != absl::StatusCode::kResourceExhausted) return status;

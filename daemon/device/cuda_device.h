@@ -1,4 +1,4 @@
-// NVIDIA GPUs, through the driver API found at run time.
+// NVIDIA GPUs, through the driver API that is loaded at run time.
 #ifndef HOIST_DAEMON_DEVICE_CUDA_DEVICE_H_
 #define HOIST_DAEMON_DEVICE_CUDA_DEVICE_H_
 
@@ -24,7 +24,7 @@
 namespace hoistd {
 
 struct CudaDeviceOptions {
-  // What slabs usually are: kVmm or kIpc. A device makes both kinds.
+  // The default kind of slab: kVmm or kIpc. A device makes both kinds.
   Backing backing = Backing::kVmm;
   // The first GPU's index; the others' follow.
   DeviceIndex first_index;
@@ -32,10 +32,10 @@ struct CudaDeviceOptions {
   uint64_t span_bytes = 0;
 };
 
-// Every GPU that this process may see, in the driver's order. Empty where
+// Every GPU that is visible to this process, in the driver's order. Empty if
 // there is no driver or no GPU.
 // FailedPrecondition: the driver is broken or too old, or a GPU cannot share
-// memory in the way of `backing`; the message names the remedy.
+// memory as `backing` requires; the message names the remedy.
 absl::StatusOr<std::vector<std::unique_ptr<Device>>> FindCudaDevices(
     const CudaDeviceOptions& options);
 
@@ -44,13 +44,13 @@ absl::StatusOr<std::vector<std::unique_ptr<Device>>> FindCudaDevices(
     const CudaDeviceOptions& options, const hoist::cuda::Driver& driver);
 
 // One GPU, in its primary context. VMM slabs lie side by side in one reserved
-// range of addresses; their one descriptor is made with them, since an
-// imported slab cannot be exported again. IPC slabs lie where the driver puts
-// them, are writable by whoever opens them, and must be closed by every worker
-// before they are destroyed.
+// range of addresses. Each has one descriptor, which is made with it, since an
+// imported slab cannot be exported again. The driver places IPC slabs; any
+// process that opens one can write to it, and every worker must close it before
+// it is destroyed.
 //
-// Threads:  thread-safe; no driver call under its lock. The context is made
-//           current for each call, on whichever thread it comes.
+// Threads:  thread-safe; no driver call under its lock. Each call makes the
+//           context current on its thread.
 // Owns:     the slabs, its registrations of host memory, and one reference to
 //           the primary context.
 class CudaDevice final : public Device {
@@ -107,7 +107,7 @@ class CudaDevice final : public Device {
   absl::Status Zero(const Memory& memory);
   absl::Status FreeMemory(const Memory& memory);
   absl::Status Explain(const absl::Status& status, const SlabSpec& spec) const;
-  // The address of a range that lies in slabs; InvalidArgument if it does not.
+  // The address of a range. InvalidArgument: part of it is in no slab.
   absl::StatusOr<hoist::cuda::Address> Range(uint64_t offset,
                                              uint64_t bytes) const
       ABSL_LOCKS_EXCLUDED(mu_);
@@ -122,7 +122,7 @@ class CudaDevice final : public Device {
   // for one pins it for all.
   const std::shared_ptr<CudaHostRanges> host_;
   mutable absl::Mutex mu_;
-  // A slab is booked in slabs_ before it has memory, and until it has none.
+  // A slab is in slabs_ from before it has memory until it has none.
   SlabTable slabs_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<SlabId, Memory> memory_ ABSL_GUARDED_BY(mu_);
   // Bytes from each start; undone on destruction if the caller did not.

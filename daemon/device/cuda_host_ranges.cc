@@ -11,8 +11,8 @@ namespace hoistd {
 absl::Status CudaHostRanges::Register(std::span<std::byte> memory) {
   const auto start = reinterpret_cast<uintptr_t>(memory.data());
   {
-    // Booked first: copies that are cut at an edge that is not one yet are
-    // merely two copies, the other way round they fail.
+    // Recorded before the driver's call. A copy that is cut at a future edge
+    // still works; a copy across a real edge fails.
     const absl::MutexLock lock(&mu_);
     const auto [it, is_new] = ranges_.try_emplace(start, Range{});
     if (!is_new) {

@@ -1,4 +1,4 @@
-// Which host memory is registered with CUDA, for all GPUs of this process.
+// The host memory that is registered with CUDA, for all GPUs of this process.
 #ifndef HOIST_DAEMON_DEVICE_CUDA_HOST_RANGES_H_
 #define HOIST_DAEMON_DEVICE_CUDA_HOST_RANGES_H_
 
@@ -15,7 +15,7 @@
 namespace hoistd {
 
 // Registered memory is portable: pinned for every context at once. So the
-// first GPU's call does the work, and the last one's undoes it.
+// first GPU's call registers it, and the last one's unregisters it.
 //
 // Threads:  thread-safe; no lock is held over a driver call.
 class CudaHostRanges {
@@ -23,14 +23,14 @@ class CudaHostRanges {
   explicit CudaHostRanges(const hoist::cuda::Driver& driver)
       : driver_(driver) {}
 
-  // A context is current. AlreadyExists: the range meets one that is not it.
+  // A context is current. AlreadyExists: the range overlaps a different one.
   absl::Status Register(std::span<std::byte> memory) ABSL_LOCKS_EXCLUDED(mu_);
-  // NotFound: Register() was not called for just this range.
+  // NotFound: Register() was not called for exactly this range.
   absl::Status Unregister(std::span<std::byte> memory) ABSL_LOCKS_EXCLUDED(mu_);
 
   // How many of the `bytes` at `at` one copy can take: the driver refuses a
   // copy that crosses the edge of a registered range. Not 0 unless `bytes` is.
-  // Registered since, there may be an edge in it: who is refused asks again.
+  // A later Register may add an edge, so a refused caller asks again.
   uint64_t Prefix(const std::byte* at, uint64_t bytes) const
       ABSL_LOCKS_EXCLUDED(mu_);
 

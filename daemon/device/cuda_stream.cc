@@ -14,7 +14,7 @@ using hoist::cuda::ScopedContext;
 
 namespace {
 
-// Below the 256 that the driver takes at once; on our stack.
+// Below the driver's limit of 256 per call; these are on the stack.
 constexpr size_t kWordsACall = 32;
 
 }  // namespace
@@ -35,8 +35,8 @@ CudaStream::~CudaStream() {
   }
   if (thread_.joinable()) thread_.join();
   const ScopedContext current(driver_, device_.context_);
-  // Copies that no Then() was asked for. An error of theirs is the context's,
-  // and every later call tells it.
+  // Waits for copies without a Then(). An error of theirs is the context's, so
+  // every later call reports it.
   driver_.stream_sync(stream_);
   const absl::MutexLock lock(&mu_);
   for (const hoist::cuda::Event event : idle_events_) {
@@ -74,7 +74,7 @@ absl::Status CudaStream::CopyInPieces(std::span<const std::byte> host,
     };
     const uint64_t bytes = prefix();
     const hoist::cuda::Error error = copy(done, bytes);
-    // Part of it was registered after we had looked.
+    // Part of it was registered after the last Prefix call.
     if (error == hoist::cuda::kInvalidValue && prefix() != bytes) continue;
     HOIST_RETURN_IF_ERROR(device_.Check(error, what));
     done += bytes;
@@ -183,7 +183,7 @@ void CudaStream::Complete() {
     {
       const absl::MutexLock lock(&mu_);
       while (waiters_.empty() && !stopping_) changed_.Wait(&mu_);
-      if (waiters_.empty()) return;  // Stops when all are called.
+      if (waiters_.empty()) return;  // Stops after all waiters were called.
       waiter = std::move(waiters_.front());
       waiters_.pop_front();
     }

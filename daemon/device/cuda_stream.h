@@ -1,4 +1,4 @@
-// A GPU's copies: a CUDA stream, and a thread that sees them finish.
+// A GPU's copies: a CUDA stream, and a thread that waits for their end.
 #ifndef HOIST_DAEMON_DEVICE_CUDA_STREAM_H_
 #define HOIST_DAEMON_DEVICE_CUDA_STREAM_H_
 
@@ -17,12 +17,12 @@
 
 namespace hoistd {
 
-// Copies of host memory that is not registered block the caller, and run at a
-// third of the link's rate or less.
+// Copies of unregistered host memory block the caller, and run at a third of
+// the link's rate or less.
 //
 // Threads:  calls come from one owner thread; `Complete` is the stream's own.
-//           It is a thread, not a cuLaunchHostFunc: what that calls may not
-//           enter the driver, and tells nothing of errors.
+//           It is a thread instead of cuLaunchHostFunc, whose callbacks may not
+//           enter the driver, and learn of no errors.
 // Owns:     the CUDA stream and its events.
 class CudaStream final : public CopyStream {
  public:
@@ -37,8 +37,8 @@ class CudaStream final : public CopyStream {
   absl::Status CopyIn(uint64_t to_offset,
                       std::span<const std::byte> from) override;
   absl::Status CopyOut(std::span<std::byte> to, uint64_t from_offset) override;
-  // Where streams cannot write words, the stream's thread does, a thread's
-  // wake-up later.
+  // If streams cannot write words, the stream's thread does, with the delay of
+  // a thread's wake-up.
   absl::Status WriteWords(std::span<const WordWrite> words) override
       ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status Health() override ABSL_LOCKS_EXCLUDED(mu_);
@@ -54,7 +54,7 @@ class CudaStream final : public CopyStream {
   using CopyPiece =
       absl::FunctionRef<hoist::cuda::Error(uint64_t at, uint64_t bytes)>;
 
-  // As many copies of parts of `host` as its edges of registration ask for.
+  // Splits the copy at the edges of registered ranges in `host`.
   absl::Status CopyInPieces(std::span<const std::byte> host, const char* what,
                             CopyPiece copy);
   // Records an event behind what is queued.
@@ -69,7 +69,7 @@ class CudaStream final : public CopyStream {
   TimedCondVar changed_;
   std::deque<Waiter> waiters_ ABSL_GUARDED_BY(mu_);
   std::vector<hoist::cuda::Event> idle_events_ ABSL_GUARDED_BY(mu_);
-  // Why words that our thread was to write stayed as they are.
+  // Why the stream's thread did not write its words.
   absl::Status words_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;

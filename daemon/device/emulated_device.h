@@ -1,4 +1,4 @@
-// A GPU's stand-in: host memory that clients map.
+// An emulated GPU: host memory that clients map.
 #ifndef HOIST_DAEMON_DEVICE_EMULATED_DEVICE_H_
 #define HOIST_DAEMON_DEVICE_EMULATED_DEVICE_H_
 
@@ -14,14 +14,14 @@
 
 namespace hoistd {
 
-// A version 8 uuid (RFC 9562: made by whoever uses it) of a device that is
-// none of CUDA's; the same in every build and on every host.
+// A version 8 uuid (RFC 9562: vendor-specific) for a device that is not CUDA's.
+// The same in every build and on every host.
 std::array<uint8_t, 16> MakeDeviceUuid(const std::string& pool,
                                        DeviceIndex index);
 
 struct EmulatedDeviceOptions {
   DeviceIndex index;
-  // With the index, decides the uuid, so that it stays over restarts.
+  // Determines the uuid, with the index, so that restarts do not change it.
   std::string pool = "emulated";
   uint64_t total_bytes = 0;  // Slabs together never exceed it. Not 0.
   uint64_t span_bytes = 0;   // 0: four times total_bytes.
@@ -31,10 +31,10 @@ struct EmulatedDeviceOptions {
   const Clock* clock = nullptr;  // nullptr: CLOCK_MONOTONIC. Outlives it.
 };
 
-// A shipped choice, not a test double: the workers of a host without a GPU
+// A product feature, not a test double: the workers of a host without a GPU
 // share one copy of the weights through it.
 //
-// As MappedDevice says, over memfds.
+// A MappedDevice over memfds.
 class EmulatedDevice final : public MappedDevice {
  public:
   // InvalidArgument: total or span is 0 or not a multiple of the granularity.

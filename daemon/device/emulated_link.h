@@ -1,4 +1,4 @@
-// When bytes would have passed a link of a given rate and latency.
+// Computes the times of copies over a link of a given rate and latency.
 #ifndef HOIST_DAEMON_DEVICE_EMULATED_LINK_H_
 #define HOIST_DAEMON_DEVICE_EMULATED_LINK_H_
 
@@ -10,9 +10,9 @@
 
 namespace hoistd {
 
-// One direction of one link, which all streams share, as copy engines do: whole
-// copies one after the other. Time is virtual: it comes in as an argument and
-// goes out as an answer, so a waiter that wakes late costs no bandwidth.
+// One direction of one link, which all streams share as they share a copy
+// engine: whole copies, one after the other. Time is virtual, an argument and a
+// result, so a waiter that wakes late costs no bandwidth.
 //
 // Threads:  thread-safe.
 class EmulatedLink {
@@ -22,7 +22,7 @@ class EmulatedLink {
   EmulatedLink(uint64_t bytes_per_second, absl::Duration latency)
       : bytes_per_second_(bytes_per_second), latency_(latency) {}
 
-  // Books a copy that can start at `ready`; says when its last byte is there.
+  // Books a copy that can start at `ready`; returns its end.
   absl::Time Book(uint64_t bytes, absl::Time ready) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

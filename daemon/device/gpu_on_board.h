@@ -1,4 +1,4 @@
-// Whether this machine has a GPU, whatever can be done with it.
+// Whether this machine has a GPU, usable or not.
 #ifndef HOIST_DAEMON_DEVICE_GPU_ON_BOARD_H_
 #define HOIST_DAEMON_DEVICE_GPU_ON_BOARD_H_
 

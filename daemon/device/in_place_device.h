@@ -1,4 +1,4 @@
-// Host memory that the node's devices read where it lies.
+// Host memory that the node's devices read in place (zero-copy).
 #ifndef HOIST_DAEMON_DEVICE_IN_PLACE_DEVICE_H_
 #define HOIST_DAEMON_DEVICE_IN_PLACE_DEVICE_H_
 
@@ -27,9 +27,8 @@ struct InPlaceOptions {
 // whose kernels then read over the link. hoistd's CPUs fill it, and other
 // devices' copies come from it.
 //
-// As MappedDevice says, over memfds, or over the driver's own host memory
-// (VMM), which is pinned as it comes, and opens by a descriptor as a GPU's
-// does.
+// A MappedDevice over memfds, or over the driver's own host memory (VMM). That
+// is pinned from the start, and opens by a descriptor as a GPU's does.
 class InPlaceDevice final : public MappedDevice {
  public:
   // InvalidArgument: a size is 0 or not a multiple of the granularity.

@@ -37,11 +37,11 @@ MappedDevice::MappedDevice(MappedDeviceOptions options)
       out_(info_.link_bytes_per_second, options.link_latency),
       slabs_(kGranularity, info_.span_bytes) {}
 
-// The memory must not go with slabs in it: a driver would keep its addresses.
+// Slabs must leave before the memory does: a driver would keep the addresses.
 MappedDevice::~MappedDevice() {
   const absl::MutexLock lock(&mu_);
   for (const auto& [id, fds] : fds_) {
-    // Nobody is left who could do something about it.
+    // No caller is left to handle an error.
     memory_->Unplace(*slabs_.Find(id)).IgnoreError();
   }
 }

@@ -56,7 +56,7 @@ class MappedDevice : public Device {
   absl::Status UnregisterHost(std::span<std::byte> memory) override;
   absl::StatusOr<std::unique_ptr<CopyStream>> CreateStream() override;
 
-  // All of the span; only what lies in slabs may be touched.
+  // The whole span. Only addresses in slabs may be accessed.
   std::span<std::byte> span() const {
     return {memory_->base(), info_.span_bytes};
   }
@@ -71,7 +71,7 @@ class MappedDevice : public Device {
 
   absl::Status AddSlab(const SlabSpec& spec, hoist::UniqueFd original)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // The address of a range that lies in slabs; InvalidArgument if it does not.
+  // The address of a range. InvalidArgument: part of it is in no slab.
   absl::StatusOr<std::byte*> Range(uint64_t offset, uint64_t bytes) const
       ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -82,7 +82,7 @@ class MappedDevice : public Device {
   EmulatedLink in_;
   EmulatedLink out_;
   mutable absl::Mutex mu_;
-  // A slab is booked in slabs_ before it has memory, and until it has none.
+  // A slab is in slabs_ from before it has memory until it has none.
   SlabTable slabs_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<SlabId, SlabMemory::Fds> fds_ ABSL_GUARDED_BY(mu_);
 };

@@ -91,8 +91,8 @@ void MappedStream::Do(Job& job) {
   if (!job.words.empty()) {
     for (const WordWrite& write : job.words) {
       write.word->store(write.value, std::memory_order_release);
-      // Not FUTEX_PRIVATE: who waits may be another process. Nothing to do if
-      // it fails: whoever looks at the word sees it.
+      // Not FUTEX_PRIVATE: the waiter may be in another process. A failure is
+      // harmless, since a waiter that checks the word sees the new value.
       syscall(SYS_futex, write.word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
     }
     return;

@@ -1,4 +1,4 @@
-// A mapped device's copies: one thread that does them in order.
+// A mapped device's copies: one thread runs them in order.
 #ifndef HOIST_DAEMON_DEVICE_MAPPED_STREAM_H_
 #define HOIST_DAEMON_DEVICE_MAPPED_STREAM_H_
 

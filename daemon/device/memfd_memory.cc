@@ -22,10 +22,10 @@ std::byte* AlignedBase(std::byte* data) {
   return data + (((address + kMask) & ~kMask) - address);
 }
 
-// A descriptor of the same file that maps for reading only: the kernel then
-// refuses mprotect(PROT_WRITE) on its mappings for ever. (F_SEAL_FUTURE_WRITE
-// would stop even those whom the mode does not, but also the next hoistd, which
-// adopts the slab.)
+// A read-only descriptor of the same file. The kernel always refuses
+// mprotect(PROT_WRITE) on its mappings. (F_SEAL_FUTURE_WRITE would also stop
+// processes that the mode does not, but the next hoistd, too, which adopts the
+// slab.)
 absl::StatusOr<hoist::UniqueFd> ReopenReadOnly(int fd) {
   hoist::UniqueFd read_only(
       open(absl::StrCat("/proc/self/fd/", fd).c_str(), O_RDONLY | O_CLOEXEC));
@@ -35,8 +35,8 @@ absl::StatusOr<hoist::UniqueFd> ReopenReadOnly(int fd) {
   return read_only;
 }
 
-// Who may write to a slab may not shrink it, which would kill whoever maps it;
-// nor seal it, which would keep the next hoistd from writing to it.
+// A client that may write to a slab must not shrink it, which would kill all
+// that map it; nor seal it, which would keep the next hoistd from writing.
 int SealsOf(const SlabSpec& spec) {
   return F_SEAL_SHRINK | F_SEAL_GROW | (spec.writable ? F_SEAL_SEAL : 0);
 }
@@ -107,8 +107,7 @@ absl::Status MemfdMemory::Unplace(const SlabSpec& spec) {
   return ToAbsl(span_.Unplace(PlaceOf(spec), spec.bytes));
 }
 
-// Its pages go, from under whoever still maps it, too: what nobody has takes no
-// memory.
+// Frees the pages, in all mappings, too: an unused slab takes no memory.
 absl::Status MemfdMemory::Zero(const SlabSpec& spec, int original) {
   if (fallocate(original, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
                 static_cast<off_t>(spec.bytes)) == 0) {

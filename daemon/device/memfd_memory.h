@@ -12,9 +12,9 @@
 
 namespace hoistd {
 
-// Others get a descriptor that maps for reading only. Its mode keeps other uids
-// from opening the memory anew; who has the daemon's own uid, or root, can get
-// round that.
+// Workers get a descriptor that maps read-only. The file's mode keeps other
+// uids from reopening the memory writable. hoistd's own uid and root can bypass
+// that.
 //
 // Threads:  as SlabMemory says.
 class MemfdMemory final : public SlabMemory {

@@ -1,4 +1,4 @@
-// Where the slabs of a mapped device have their bytes.
+// The memory of a mapped device's slabs.
 #ifndef HOIST_DAEMON_DEVICE_SLAB_MEMORY_H_
 #define HOIST_DAEMON_DEVICE_SLAB_MEMORY_H_
 

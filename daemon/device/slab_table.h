@@ -1,4 +1,4 @@
-// Which slabs a device has, and where they lie in its span.
+// The slabs of a device, and their places in its span.
 #ifndef HOIST_DAEMON_DEVICE_SLAB_TABLE_H_
 #define HOIST_DAEMON_DEVICE_SLAB_TABLE_H_
 
@@ -12,8 +12,8 @@
 
 namespace hoistd {
 
-// Bookkeeping that every kind of device shares: places, totals and the checks
-// of what a caller asks for.
+// The bookkeeping of all kinds of devices: places, totals, and checks of a
+// caller's arguments.
 //
 // Threads:  none of its own; its owner locks.
 class SlabTable {

@@ -70,8 +70,7 @@ absl::Status VmmHostMemory::Reserve() {
       "reserve addresses");
 }
 
-// Attributes tell what GPUs can do; containers and old drivers may still
-// refuse.
+// GPUs may have an attribute that containers and old drivers still refuse.
 absl::Status VmmHostMemory::Probe() {
   const SlabSpec probe = {SlabId(0), 0, MappedDevice::kGranularity,
                           Backing::kVmm};
@@ -100,7 +99,7 @@ absl::StatusOr<hoist::cuda::Allocation> VmmHostMemory::Make(
     return status;
   }
   fds.original = hoist::UniqueFd(fd);
-  fcntl(fd, F_SETFD, FD_CLOEXEC);  // A program that is started holds nothing.
+  fcntl(fd, F_SETFD, FD_CLOEXEC);  // Child programs must not inherit it.
   return allocation;
 }
 
@@ -123,7 +122,7 @@ absl::StatusOr<SlabMemory::Fds> VmmHostMemory::Place(const SlabSpec& spec,
   const absl::Status mapped =
       Check(driver_.map(base_ + spec.offset, spec.bytes, 0, allocation, 0),
             "map a slab on the host");
-  // Mapping and descriptor keep the memory.
+  // The mapping and the descriptor keep the memory alive.
   driver_.release(allocation);
   HOIST_RETURN_IF_ERROR(mapped);
   if (absl::Status s = Open(spec); !s.ok()) {

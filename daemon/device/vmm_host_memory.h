@@ -1,4 +1,4 @@
-// Slabs of host memory that GPUs read: the driver's own, by descriptor.
+// Slabs of the driver's own host memory, which GPUs read, by descriptor.
 #ifndef HOIST_DAEMON_DEVICE_VMM_HOST_MEMORY_H_
 #define HOIST_DAEMON_DEVICE_VMM_HOST_MEMORY_H_
 
@@ -52,7 +52,7 @@ class VmmHostMemory final : public SlabMemory {
   absl::Status Probe();
   int NodeOf(const SlabSpec& spec) const;
   absl::StatusOr<hoist::cuda::Allocation> Make(const SlabSpec& spec, Fds& fds);
-  // For the CPU to write, and for the GPUs to copy from.
+  // Gives the CPU and the GPUs access.
   absl::Status Open(const SlabSpec& spec) const;
   absl::Status Check(hoist::cuda::Error error, const char* what) const;
 
