@@ -22,9 +22,9 @@ struct IoOptions {
   int threads = 0;                             // 0: half the CPUs, 4 to 8.
 };
 
-// What was not to be had, and why, is in info().fallbacks. InvalidArgument: an
-// option is out of range. PermissionDenied, Unimplemented: kUring was asked
-// for and the kernel or the container refuses it.
+// info().fallbacks names the unavailable features, and the reasons.
+// InvalidArgument: an option is out of range. PermissionDenied, Unimplemented:
+// kUring was requested, and the kernel or the container refuses it.
 absl::StatusOr<std::unique_ptr<IoEngine>> CreateIoEngine(
     const IoOptions& options);
 

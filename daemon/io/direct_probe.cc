@@ -86,8 +86,8 @@ uint64_t CachedByMincore(int fd, uint64_t file_bytes, uint64_t samples) {
   return cached;
 }
 
-// A read that may not wait still makes the kernel fetch the page: so the places
-// are others each time, and a fast disk shows a little more than there is.
+// A non-blocking read still makes the kernel fetch the page. So each call
+// samples other places, and a fast disk reports slightly too large a share.
 uint64_t CachedByRead(int fd, uint64_t file_bytes, uint64_t samples) {
   posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
   std::minstd_rand places(std::random_device{}());

@@ -1,4 +1,4 @@
-// Questions to the kernel about how a file is best read.
+// Probes the kernel for the best way to read a file.
 #ifndef HOIST_DAEMON_IO_DIRECT_PROBE_H_
 #define HOIST_DAEMON_IO_DIRECT_PROBE_H_
 
@@ -18,8 +18,8 @@ absl::StatusOr<hoist::UniqueFd> Reopen(int fd, int flags);
 // where the file system has none.
 absl::StatusOr<hoist::UniqueFd> OpenDirect(int fd, int access);
 
-// Name of the file system where O_DIRECT is not had or does not pay (in
-// memory, or over a network), else empty.
+// The name of a file system on which O_DIRECT is unavailable or useless (in
+// memory, or over a network); else empty.
 std::string BufferedFileSystem(int fd);
 
 // Share of the file in the page cache, by at most 64 samples, 0 where the

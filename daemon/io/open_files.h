@@ -15,12 +15,12 @@
 
 namespace hoistd {
 
-// The model files that are open, each once an owner: an owner's models that are
-// read from one file share it, so that names alone cost no descriptors. Owners
-// share nothing, since who handed a descriptor over may still set its flags.
+// The open model files, each once per owner. An owner's models share a file
+// that they are read from, so that more names cost no descriptors. Owners share
+// nothing, since a client can still set the flags of a descriptor that it sent.
 //
 // Threads:  thread-safe.
-// Owns:     nothing: a file closes with the last that has it.
+// Owns:     nothing: a file closes with its last user.
 // Bounds:   as many records as open files, twice over.
 class OpenFiles {
  public:
@@ -40,11 +40,11 @@ class OpenFiles {
     User owner_;
   };
 
-  // What the owner has open of the same file, unchanged; else `file`.
+  // The owner's open copy of the same, unchanged file; else `file`.
   std::shared_ptr<const SourceFile> Share(User owner, SourceFile file)
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Waits until no other thread has this owner's.
+  // Waits until no other thread has this owner's turn.
   Turn TakeTurn(User owner) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

@@ -23,13 +23,13 @@ struct SourceFileOptions {
   double cached_share = 0.5;
 };
 
-// A model's file, opened by a client and handed over as a descriptor: that the
-// client could open it is its right to have it read.
+// A model's file, opened by a client and passed as a descriptor. The client's
+// ability to open it is its permission to have it read.
 //
-// The daemon reopens it (/proc/self/fd), so that neither O_DIRECT here nor
-// what the client later does to its own description reaches the other. Where
-// its own user may not open the file, the client's description serves, and
-// reads are buffered: setting O_DIRECT on it would change the client's reads.
+// hoistd reopens it (/proc/self/fd), so that O_DIRECT here and the client's
+// later changes to its own description do not affect each other. If hoistd's
+// user may not open the file, hoistd uses the client's description with
+// buffered reads: setting O_DIRECT on it would change the client's reads.
 //
 // A file whose file system may hang is parked (daemon/io_helper): the
 // descriptor is a socket that keeps the file, and only helpers look into it.
@@ -39,18 +39,18 @@ struct SourceFileOptions {
 class SourceFile {
  public:
   // InvalidArgument: not a regular file open for reading. FailedPrecondition:
-  // direct reads were asked for and cannot be had.
+  // direct reads were requested, and are unavailable.
   static absl::StatusOr<SourceFile> Open(hoist::UniqueFd fd, std::string name,
                                          const SourceFileOptions& options);
 
-  // A file that another process registered, as it was then: should it have
-  // changed since, reading it says so.
+  // A file that another process registered. If it has changed since, reads
+  // report it.
   static absl::StatusOr<SourceFile> OpenAgain(hoist::UniqueFd fd,
                                               std::string name,
                                               const FileIdentity& identity,
                                               const SourceFileOptions& options);
 
-  // A file that a helper has opened, and goes on reading on behalf of `owner`.
+  // A file that an I/O helper has opened, and continues to read for `owner`.
   static SourceFile Parked(hoist::UniqueFd parked, std::string name,
                            const FileIdentity& identity, User owner);
 
@@ -62,11 +62,11 @@ class SourceFile {
   uint64_t bytes() const { return identity_.size; }
   // Valid while this object lives. Not of a parked file.
   IoFile io() const;
-  // Whose helpers read it, if it is parked.
+  // The user whose helpers read it, if it is parked.
   const std::optional<User>& parked_for() const { return parked_for_; }
   // The socket where it is; borrowed.
   int parked() const { return fd_.get(); }
-  // The file, or that socket, for who is to open it again; borrowed.
+  // The file, or that socket, to be opened again; borrowed.
   int fd() const { return fd_.get(); }
   bool direct() const { return direct_fd_.valid(); }
   // Why reads are direct or buffered, for logs and `status`.
@@ -94,7 +94,7 @@ class SourceFile {
   std::optional<User> parked_for_;
 };
 
-// DataLoss: `fd` is no longer of the file that it was.
+// DataLoss: `fd` is not the file `was`, or that has changed.
 absl::Status CheckIdentity(int fd, const std::string& name,
                            const FileIdentity& was);
 

@@ -14,9 +14,9 @@ namespace hoistd {
 
 // IoEngine by preadv and pwrite on threads that share out each request.
 //
-// The way where io_uring is not to be had, and the faster one for files in the
-// page cache: a buffered read of those is a memcpy, which io_uring carries out
-// inline on one thread.
+// The fallback without io_uring, and the faster engine for files in the page
+// cache: a buffered read of those is a memcpy, which io_uring runs inline on
+// one thread.
 //
 // Threads:  thread-safe; joins its own in the destructor.
 // Bounds:   `threads` pieces of 1 MiB in flight, with as much bounce memory.
