@@ -1,11 +1,10 @@
-// Descriptors that outlive the process, many in two.
+// Persists many descriptors across hoistd's death, by means of two.
 //
-// A message that waits in a socket keeps the descriptors in it open. So a pair
-// of sockets whose ends somebody else holds too (FdStore) keeps the descriptors
-// that were sent into it. To keep one more, or one less, is nobody's work but
-// ours. Each alone would be too many for that: systemd compares a new one with
-// all that it has, hands 253 over at once, and names them all in one
-// environment string.
+// A message in a socket's queue keeps its descriptors open. So a socket pair
+// whose ends an FdStore also holds keeps the descriptors that were sent into
+// it. hoistd adds and removes descriptors without the store. Storing each one
+// alone would not scale: systemd compares a new one with all that it has,
+// passes at most 253, and names them all in one environment string.
 #ifndef HOIST_DAEMON_KEEPER_DESCRIPTOR_BUNDLE_H_
 #define HOIST_DAEMON_KEEPER_DESCRIPTOR_BUNDLE_H_
 
@@ -23,9 +22,9 @@ namespace hoistd {
 // Gets a duplicate of a descriptor that is kept; it stays kept.
 using FoundDescriptor = absl::FunctionRef<void(PersistedKey, hoist::UniqueFd)>;
 
-// Messages are taken from one end only after a copy of them was sent into the
-// other: whoever is killed leaves each descriptor there once or twice, and who
-// comes next takes twice for once.
+// A message is taken from one end only after its copy was sent into the other.
+// So a killed process leaves each descriptor once or twice, and its successor
+// drops duplicates.
 //
 // Threads:  one at a time, and one process.
 // Owns:     both ends.
@@ -37,10 +36,10 @@ class DescriptorBundle {
   static constexpr uint64_t kMost = 192;
 
   static absl::StatusOr<DescriptorBundle> Create();
-  // Two ends that another process made. `found` is called for each that they
-  // hold, so that no more are open at once than it keeps. DataLoss: they hold
-  // what no bundle does, and are of no use. ResourceExhausted: this process may
-  // open no more.
+  // Two ends that another process made. `found` is called for each descriptor
+  // in turn, so only those that it keeps stay open. DataLoss: the contents are
+  // not a bundle's, and useless. ResourceExhausted: this process may open no
+  // more.
   static absl::StatusOr<DescriptorBundle> Adopt(hoist::UniqueFd in,
                                                 hoist::UniqueFd out,
                                                 FoundDescriptor found);

@@ -1,4 +1,4 @@
-// Who holds descriptors while hoistd is not there: systemd, or hoist-keeper.
+// The holder of descriptors while hoistd is down: systemd, or hoist-keeper.
 #ifndef HOIST_DAEMON_KEEPER_FD_STORE_H_
 #define HOIST_DAEMON_KEEPER_FD_STORE_H_
 
@@ -25,8 +25,8 @@ class FdStore {
   virtual absl::Status Remove(const std::string& name) = 0;
 };
 
-// What was handed to this process when it started (sd_listen_fds(3)): sockets
-// that are listened to, and what a predecessor stored.
+// A descriptor that this process got at its start (sd_listen_fds(3)): a
+// listening socket, or one that a predecessor stored.
 struct HandedFd {
   std::string name;
   hoist::UniqueFd fd;

@@ -1,5 +1,5 @@
-// What a hoistd leaves to its successor: descriptors, and the book that says
-// what they are.
+// The state that hoistd leaves to its successor: descriptors, and the book that
+// describes them.
 #ifndef HOIST_DAEMON_KEEPER_KEEP_H_
 #define HOIST_DAEMON_KEEPER_KEEP_H_
 
@@ -50,7 +50,7 @@ class Keep {
   // Once it is Ok a successor has it, whatever becomes of this process. The key
   // is new here.
   absl::Status KeepDescriptor(PersistedKey key, int fd);
-  // Nothing is kept of it, which may have been so.
+  // Stops keeping it. OK if it was not kept.
   absl::Status DropDescriptor(PersistedKey key);
   // The same of all that are `meant`.
   absl::Status DropDescriptors(absl::FunctionRef<bool(PersistedKey)> meant);
@@ -62,7 +62,7 @@ class Keep {
   std::optional<std::string> Read(PersistedKey key) const {
     return book_.Get(key);
   }
-  // What was written may be wrong by now: no successor believes any of it.
+  // Invalidates the book, whose records may be wrong: successors refuse it.
   void Abandon() { book_.Abandon(); }
   // Stores all of it with a store that is a new one.
   absl::Status StoreAgain();

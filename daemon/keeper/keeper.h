@@ -1,10 +1,12 @@
-// hoist-keeper: keeps one program running, and what it leaves behind.
+// hoist-keeper: keeps one program running, and holds the descriptors that it
+// stored.
 //
-// What systemd does for a unit with Restart=always and FileDescriptorStoreMax,
-// by the same protocol (sd_notify(3), sd_listen_fds(3)), where there is no
-// systemd: in containers, for one user, in tests. So hoistd has one way.
+// It does what systemd does for a unit with Restart=always and
+// FileDescriptorStoreMax, by the same protocol (sd_notify(3),
+// sd_listen_fds(3)), where there is no systemd: in containers, for one user, in
+// tests. So hoistd needs only one protocol.
 //
-// A program that hangs is ended too (WatchdogSec): see KeeperOptions.
+// It also ends a program that hangs (WatchdogSec): see KeeperOptions.
 #ifndef HOIST_DAEMON_KEEPER_KEEPER_H_
 #define HOIST_DAEMON_KEEPER_KEEPER_H_
 

@@ -1,5 +1,5 @@
-// What a hoistd that died knew, as its successor finds it: short records in a
-// memfd that outlives the process.
+// The persisted state of a hoistd for its successor: short records in a memfd
+// that outlives the process.
 //
 // The memfd has a header page and two halves. Records are appended to one half,
 // the last of a key counts; when it is full, what counts is written to the
@@ -49,7 +49,7 @@ class PersistedBook {
   static constexpr uint32_t kVersion = 2;
   static constexpr uint64_t kHalfBytes = uint64_t{256} << 20;
   static constexpr uint64_t kMaxValueBytes = uint64_t{16} << 20;
-  // So many successors may die of a book before one starts without it.
+  // After this many successors died while adopting a book, one starts without.
   static constexpr uint32_t kMaxAttempts = 2;
 
   // `half_bytes` is a multiple of 4096, to 2^40.

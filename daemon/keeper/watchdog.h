@@ -1,6 +1,6 @@
-// When a program that should give signs of life has given none for too long.
+// Detects that a program has given no sign of life for too long.
 //
-// What systemd does for a unit with WatchdogSec, by the same protocol
+// The equivalent of systemd's WatchdogSec, by the same protocol
 // (sd_watchdog_enabled(3), sd_notify(3)).
 #ifndef HOIST_DAEMON_KEEPER_WATCHDOG_H_
 #define HOIST_DAEMON_KEEPER_WATCHDOG_H_
@@ -37,8 +37,8 @@ class Watchdog {
   // What the program says: READY=1, STOPPING=1, WATCHDOG=1 and =trigger,
   // WATCHDOG_USEC, EXTEND_TIMEOUT_USEC; the rest is not for us.
   void Hear(const std::map<std::string, std::string>& said, absl::Time now);
-  // Who watches did not run for a while (a container that was paused), and so
-  // maybe the program did not: it is counted anew.
+  // The keeper did not run for a while (a paused container), and the program
+  // maybe did not either: restarts its interval.
   void Overslept(absl::Time now);
 
   // When the program is to be ended; InfiniteFuture: not yet.
