@@ -1,4 +1,4 @@
-// What hoistd does with a model's files, where their file system may hang.
+// hoistd's operations on model files whose file system may hang.
 #ifndef HOIST_DAEMON_IO_HELPER_FILE_CALLS_H_
 #define HOIST_DAEMON_IO_HELPER_FILE_CALLS_H_
 

@@ -34,7 +34,7 @@ struct IoHelperOptions {
   std::function<void(std::string note)> on_lost = [](const std::string&) {};
 };
 
-// Does what may hang, in processes that can be left behind when it does.
+// Runs calls that may hang, in processes that hoistd can abandon.
 //
 // A call that a FUSE server never answers cannot be ended, not even by SIGKILL,
 // and neither can a process with a thread in it: so hoistd makes no call on a

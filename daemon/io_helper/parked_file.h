@@ -1,4 +1,4 @@
-// Files that hoistd keeps and does not touch.
+// Files that hoistd holds open without a call on them.
 //
 // Even close() of a descriptor may hang: FUSE is asked to flush, whatever was
 // done with it. A descriptor that waits in a socket's queue is open as any

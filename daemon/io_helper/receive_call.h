@@ -1,4 +1,4 @@
-// Receiving messages whose descriptors may be of anything.
+// Receives messages with descriptors of any kind.
 #ifndef HOIST_DAEMON_IO_HELPER_RECEIVE_CALL_H_
 #define HOIST_DAEMON_IO_HELPER_RECEIVE_CALL_H_
 
@@ -20,8 +20,8 @@ absl::StatusOr<std::optional<hoist::Packet>> ReceiveByHelper(IoHelper& run,
                                                              int socket,
                                                              uint64_t max_body);
 
-// Hangs up, and drops what the client sent and nobody received. Its descriptors
-// may make that last: a TCP socket may wait for its peer when it is closed.
+// Hangs up, and drops the client's unreceived messages. Closing their
+// descriptors may block: a TCP socket may wait for its peer.
 absl::Status DropByHelper(IoHelper& run, int socket);
 
 }  // namespace hoistd
