@@ -52,7 +52,7 @@ Arena::Arena(std::shared_ptr<Session> session, uint64_t id,
       ranges_(std::make_unique<ArenaRanges>(bytes)) {}
 
 Arena::~Arena() {
-  // Where it fails the context is of no use any more, nor its copies.
+  // If this fails, the context and its copies are unusable.
   (void)memory_->Synchronize(ranges_->Uses());
   ranges_.reset();
   memory_.reset();
@@ -71,7 +71,7 @@ Result<Arena::Block> Arena::Take(uint64_t bytes, cuda::Stream stream) {
     if (!taken->after.empty()) ++waits_;
     peak_used_ = std::max(peak_used_, ranges_->used());
   }
-  // Its place is nobody else's by now.
+  // The block is reserved: no other take can get it.
   if (Status s = memory_->WaitFor(taken->after, stream); !s.ok()) {
     const std::lock_guard<std::mutex> lock(mu_);
     ranges_->Give(taken->offset, std::move(taken->after));
@@ -96,7 +96,8 @@ Status Arena::Give(const void* address, cuda::Stream stream) {
   const auto offset = static_cast<uint64_t>(
       static_cast<const std::byte*>(address) - memory_->base());
   if (Status s = memory_->CheckStream(stream); !s.ok()) return s;
-  // Before anybody can have the place.
+  // The mark precedes the give, so that no other take gets the block without
+  // it.
   Result<ArenaRanges::Mark> mark = memory_->MarkOn(stream);
   if (!mark.ok()) return mark.status();
   const std::lock_guard<std::mutex> lock(mu_);

@@ -10,12 +10,12 @@
 namespace hoist {
 namespace {
 
-// Trivially destructible, so that they outlive whatever an exit destroys.
+// Trivially destructible, so that they outlive static destructors.
 constinit std::atomic<uint64_t> forks{0};
 constinit Mutex list_mutex;
 constinit ForkClosedFd* list HOIST_GUARDED_BY(list_mutex) = nullptr;
 
-// Held from before the fork to behind it, which the check cannot follow.
+// Held across the fork, which the static check cannot follow.
 void BeforeFork() HOIST_NOT_CHECKED { list_mutex.Lock(); }
 void InParent() HOIST_NOT_CHECKED { list_mutex.Unlock(); }
 void InChild() HOIST_NOT_CHECKED {
@@ -29,7 +29,7 @@ void InChild() HOIST_NOT_CHECKED {
 
 void RegisterHandlers() {
   static const int registered = pthread_atfork(BeforeFork, InParent, InChild);
-  (void)registered;  // ENOMEM alone; a fork is then as with other libraries.
+  (void)registered;  // Only ENOMEM: forks are then unguarded.
 }
 
 }  // namespace

@@ -8,11 +8,11 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// For how long one session's silence says something of another's.
+// A silence of one session shortens the others' waits for this long.
 constexpr std::chrono::seconds kSilenceCounts{30};
 constexpr milliseconds kAfterSilence{100};
 
-// Of this process, since the clock's epoch; 0: there was none.
+// Time of this process's last silence since the clock's epoch; 0: none.
 constinit std::atomic<steady_clock::rep> last_silence{0};
 constinit thread_local milliseconds of_this_thread{0};
 

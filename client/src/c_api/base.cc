@@ -8,7 +8,7 @@
 namespace hoist {
 namespace {
 
-// Given where there is no memory left for an error of its own; never freed.
+// The error when there is no memory for a new one; never freed.
 hoist_error* OutOfMemory() noexcept {
   static hoist_error error = {HOIST_RESOURCE_EXHAUSTED, "out of memory"};
   return &error;
@@ -139,8 +139,8 @@ void hoist_session_close(hoist_session* session) {
   session->session->Close();
 }
 
-// In the child of a fork the handle is left alone: the few bytes that it leaks
-// there have locks in them that nobody may ever unlock.
+// In the child of a fork the handle leaks a few bytes: they contain locks that
+// no thread may ever unlock.
 void hoist_session_free(hoist_session* session) {
   if (session == nullptr || session->session->forked()) return;
   delete session;

@@ -34,7 +34,8 @@ struct hoist_session {
 
 struct hoist_model {
   hoist::ModelPtr table;
-  // The hoistd that named it: to another its numbers mean other weights.
+  // The hoistd that numbered the model: another hoistd's numbers mean other
+  // weights.
   std::array<uint8_t, 16> instance_id = {};
   const hoist::ModelUses* uses = nullptr;  // Owner of `held`; to compare.
   mutable hoist::Mutex mu = {};
@@ -51,7 +52,7 @@ struct hoist_lease {
 
 namespace hoist {
 
-// Ends a call: the status' code, and the error if the caller wants it.
+// Returns the status's code; makes the error if the caller wants it.
 int Finish(const Status& status, hoist_error** error) noexcept;
 int FinishOutOfMemory(hoist_error** error) noexcept;
 
@@ -63,7 +64,7 @@ int Guarded(hoist_error** error, const Body& body) noexcept {
   } catch (const std::bad_alloc&) {
     return FinishOutOfMemory(error);
   } catch (const std::exception& thrown) {
-    // The standard library's: no thread available, a vector too long.
+    // From the standard library: no thread available, a vector too long.
     return Finish(Status(Code::kResourceExhausted, thrown.what()), error);
   }
 }
@@ -107,8 +108,8 @@ int Guarded(hoist_error** error, std::initializer_list<Needed> needed,
   });
 }
 
-// `body` gets the handle's object. FailedPrecondition: in the child of a fork
-// it is the parent's.
+// Calls `body` with the handle's object. FailedPrecondition: the child of a
+// fork; the object is the parent's.
 template <typename Handle, typename Body>
 int With(Handle* handle, std::string_view what, hoist_error** error,
          std::initializer_list<Needed> needed, const Body& body) noexcept {
@@ -120,7 +121,7 @@ int With(Handle* handle, std::string_view what, hoist_error** error,
   });
 }
 
-// Returns a new object in a handle, behind its members `others`.
+// Puts a new object into a handle, after its members `others`.
 template <typename Handle, typename Made, typename... Others>
 Status Hand(Handle** handle, Result<std::unique_ptr<Made>> made,
             const Others&... others) {
@@ -140,8 +141,8 @@ void Free(Handle* handle) noexcept {
   });
 }
 
-// Copies as much of a sized struct as the caller's version has; of NULL
-// nothing. InvalidArgument: it has no size.
+// Copies the part of a sized struct that the caller's version has; nothing if
+// NULL. InvalidArgument: no size.
 template <typename Sized>
 Status ReadSized(const Sized* from, std::string_view name, Sized* to) {
   if (from == nullptr) return Status();
@@ -176,8 +177,8 @@ Status CheckOptions(const Session& session, const Options& options) {
   return device.ok() ? CheckShare(options.weight, options.priority) : device;
 }
 
-// Whether the session lives, with the model's hoistd. FailedPrecondition: with
-// another one.
+// Checks that the session is alive and has the model's hoistd.
+// FailedPrecondition: it has another one.
 Status CheckBoth(const hoist_session* session, const hoist_model* model);
 
 // `image`: the address of the tensor's image; nullptr: none.

@@ -14,7 +14,7 @@ using hoist::Status;
 
 namespace {
 
-// Whether there is such a group, in a session that lives.
+// Checks that the session is alive and the group exists.
 Status CheckPlace(const hoist_session* session, const hoist_model* model,
                   uint32_t group) {
   if (Status s = hoist::CheckBoth(session, model); !s.ok()) return s;

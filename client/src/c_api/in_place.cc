@@ -18,7 +18,7 @@ namespace {
 Result<std::vector<InPlaceTensor>> TensorsOf(const hoist_in_place_tensor* given,
                                              size_t count) {
   std::vector<InPlaceTensor> tensors;
-  // The caller's elements may be of an older version, and smaller.
+  // The caller's structs may be of an older version, and smaller.
   const auto* at = reinterpret_cast<const std::byte*>(given);
   for (size_t i = 0; i < count; ++i) {
     hoist_in_place_tensor one = {};

@@ -36,7 +36,7 @@ Status CheckReaders(int readers) {
   return Status(Code::kInvalidArgument, "readers is none of HOIST_READERS_*");
 }
 
-// A RegisterModelRequest, with what it points at beside the caller's own.
+// A RegisterModelRequest and the data it points to, other than the caller's.
 struct Registration {
   Hoist__V1__RegisterModelRequest request =
       HOIST__V1__REGISTER_MODEL_REQUEST__INIT;
@@ -128,7 +128,7 @@ Status FillJoined(const hoist_register_options& options,
   return Status();
 }
 
-// Numbers the descriptors in the order in which they are attached.
+// Numbers the descriptors in the order of attachment.
 Hoist__V1__RegisterModelRequest__File Attach(const OpenFile& file,
                                              std::vector<int>* fds) {
   Hoist__V1__RegisterModelRequest__File message =
@@ -206,7 +206,7 @@ Hoist__V1__Tensor TensorOf(const TensorEntry& tensor) {
   message.name = Text(tensor.name.c_str());
   message.dtype = static_cast<Hoist__V1__DType>(tensor.dtype);
   std::tie(message.n_shape, message.shape) = Items(tensor.shape);
-  // The contract's word for contiguous is: no strides.
+  // On the wire, no strides means contiguous.
   const auto contiguous = ContiguousStrides(tensor.shape);
   if (!contiguous.has_value() || *contiguous != tensor.strides) {
     std::tie(message.n_strides, message.strides) = Items(tensor.strides);
@@ -340,7 +340,7 @@ int hoist_forget_model(hoist_session* session, const hoist_model* model,
   });
 }
 
-// The handle's own hold goes last, when all is said.
+// The handle's own hold ends last, after the declaration.
 int hoist_done_with_model(hoist_session* session, const hoist_model* model,
                           hoist_error** error) {
   return Guarded(error, [&]() -> Status {
@@ -358,7 +358,7 @@ int hoist_done_with_model(hoist_session* session, const hoist_model* model,
 
 const char* hoist_dtype_name(int dtype) {
   const auto known = hoist::DTypeFromNumber(dtype);
-  // NameOf's views are of literals, which end in NUL.
+  // NameOf's views are of literals, which are NUL-terminated.
   return known.has_value() ? hoist::NameOf(*known).data() : "?";
 }
 
@@ -371,7 +371,7 @@ void hoist_model_free(hoist_model* model) { delete model; }
 
 namespace {
 
-// Of a handle that is NULL: of no model.
+// A NULL handle has the facts of no model.
 const hoist::ModelTable::Facts& FactsOf(const hoist_model* model) {
   static const auto* const none = new hoist::ModelTable::Facts{
       .name = "", .owner_uid = UINT32_MAX, .owner_tenant = ""};

@@ -10,7 +10,6 @@ struct hoist_plan {
 namespace hoist {
 namespace {
 
-// The driver is loaded by names of our own.
 Status DescribePlanned(Plan& plan, uint32_t group, uint32_t tensor,
                        hoist_tensor_info* info) {
   const Result<const void*> image = plan.AddressOf(group);

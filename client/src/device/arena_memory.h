@@ -29,16 +29,16 @@ class ArenaMemory {
   // FailedPrecondition: the stream is under capture: a graph's launches are not
   // ordered with takes and gives.
   virtual Status CheckStream(cuda::Stream stream) = 0;
-  // A mark behind all earlier work on the stream. nullptr: that is done.
+  // A mark behind all earlier work on the stream. nullptr: that work is done.
   virtual Result<ArenaRanges::Mark> MarkOn(cuda::Stream stream) = 0;
-  // Later work on the stream runs after these.
+  // Later work on the stream runs after `uses`.
   virtual Status WaitFor(const std::vector<ArenaRanges::Use>& uses,
                          cuda::Stream stream) = 0;
-  // The caller waits for them.
+  // Blocks the caller until `uses` are done.
   virtual Status Synchronize(const std::vector<ArenaRanges::Use>& uses) = 0;
 };
 
-// Of memfds. The CPU's uses end with the give: there are no marks.
+// Of memfds. The CPU's uses end with the give, so there are no marks.
 Result<std::unique_ptr<ArenaMemory>> CreateEmulatedArenaMemory(
     std::vector<SlabImport> slabs);
 

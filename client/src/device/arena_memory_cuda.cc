@@ -20,11 +20,11 @@
 namespace hoist {
 namespace {
 
-// Of pages that are touched before they are pinned, so that it can be stopped.
+// Bytes touched at a time before the pin, so that it can be stopped.
 constexpr size_t kTouchBytes = size_t{64} << 20;
 constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, from Linux 5.14 on.
 
-// Order among streams by events, and the context that all of it runs in.
+// Orders streams by events; holds the context for all calls.
 class CudaArenaMemory : public ArenaMemory {
  public:
   explicit CudaArenaMemory(std::unique_ptr<CudaContext> context)
@@ -33,7 +33,7 @@ class CudaArenaMemory : public ArenaMemory {
   CudaArenaMemory& operator=(const CudaArenaMemory&) = delete;
   ~CudaArenaMemory() override {
     if (context_->forked()) return;
-    // At exit the driver may be gone, and all of this with it.
+    // At exit the driver, and with it these events, may be gone already.
     (void)Run("", [&] {
       for (const cuda::Event event : idle_) driver().event_destroy(event);
       return cuda::kSuccess;
@@ -70,8 +70,8 @@ class CudaArenaMemory : public ArenaMemory {
       }
       return driver().event_record(event, stream);
     });
-    // It goes back to the others with its last mark: whoever was told to wait
-    // for it waits for what it stood for then.
+    // The event is reused after its last mark. Earlier waits keep the work that
+    // it recorded then.
     ArenaRanges::Mark mark(event, [this](const void* done) {
       if (done == nullptr) return;
       const std::lock_guard<std::mutex> lock(mu_);
@@ -97,7 +97,7 @@ class CudaArenaMemory : public ArenaMemory {
   Status Synchronize(const std::vector<ArenaRanges::Use>& uses) override {
     if (uses.empty()) return Status();
     return Run("wait for the last use of an arena", [&] {
-      // Others may be capturing; what is waited for is in nobody's graph.
+      // Other threads may be capturing; these events are in no graph.
       int mode = cuda::kCaptureRelaxed;
       driver().exchange_capture_mode(&mode);
       cuda::Error error = cuda::kSuccess;
@@ -132,7 +132,8 @@ class CudaArenaMemory : public ArenaMemory {
   std::vector<cuda::Event> idle_;  // Guarded by mu_.
 };
 
-// Slabs of the driver's host memory: pinned, and at one address for both.
+// Slabs of the driver's host memory: pinned, at one address for the CPU and the
+// GPU.
 class VmmArenaMemory final : public CudaArenaMemory {
  public:
   using CudaArenaMemory::CudaArenaMemory;
@@ -199,8 +200,8 @@ class VmmArenaMemory final : public CudaArenaMemory {
   std::vector<uint64_t> mapped_;  // Side by side, from base_ on.
 };
 
-// Memfds. They are pinned as one range, since the driver refuses a copy that
-// crosses the edge of one; its pages are touched before, outside of its locks.
+// Memfds, pinned as one range: the driver refuses a copy across the edge of a
+// range. Pages are touched first, outside the driver's locks.
 class PinnedArenaMemory final : public CudaArenaMemory {
  public:
   PinnedArenaMemory(std::unique_ptr<CudaContext> context, Mapping memory)
@@ -226,7 +227,8 @@ class PinnedArenaMemory final : public CudaArenaMemory {
   void Pin() {
     pthread_setname_np(pthread_self(), "hoist-pin");
     for (size_t at = 0; at < memory_.size() && !stopping_; at += kTouchBytes) {
-      // An older kernel does not know it: the driver then touches the rest.
+      // Before Linux 5.14 (no MADV_POPULATE_WRITE) the driver touches the
+      // pages.
       if (madvise(memory_.data() + at,
                   std::min(kTouchBytes, memory_.size() - at),
                   kPopulateWrite) != 0) {
@@ -234,7 +236,7 @@ class PinnedArenaMemory final : public CudaArenaMemory {
       }
     }
     if (stopping_) return;
-    // Where it is refused (RLIMIT_MEMLOCK, a container) copies stay slower.
+    // If it is refused (RLIMIT_MEMLOCK, a container), copies stay slower.
     const Status pinned = Run("pin an arena", [&] {
       return driver().host_register(
           memory_.data(), memory_.size(),

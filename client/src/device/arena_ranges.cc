@@ -31,7 +31,7 @@ void ArenaRanges::Merge(std::map<Stream, Last> from,
 std::optional<ArenaRanges::Taken> ArenaRanges::Take(uint64_t bytes,
                                                     Stream stream) {
   if (bytes > bytes_) return std::nullopt;
-  // Blocks of no bytes have places of their own, too.
+  // A block of 0 bytes has an address of its own, too.
   const uint64_t needed =
       bytes == 0 ? kAlignment
                  : (bytes + kAlignment - 1) / kAlignment * kAlignment;

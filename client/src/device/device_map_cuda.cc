@@ -12,8 +12,6 @@
 namespace hoist {
 namespace {
 
-// Slabs may be placed at any multiple of this in the span.
-
 class CudaDeviceMap final : public DeviceMap {
  public:
   CudaDeviceMap(std::unique_ptr<CudaContext> context, uint64_t span_bytes)
@@ -54,13 +52,13 @@ CudaDeviceMap::~CudaDeviceMap() {
   // After a fork the child has the object but not the context.
   if (opened_->forked()) return;
   const cuda::ScopedContext current(driver_, context_);
-  // At exit the driver may be gone already; the memory then is, too, and
-  // nothing is left to be told about an error.
+  // At exit the driver, and with it the memory, may be gone already. There is
+  // no one left to report an error to.
   for (const auto& [offset, slab] : slabs_.by_offset()) (void)Close(slab);
   if (base_ != 0) driver_.unreserve(base_, span_bytes_);
 }
 
-// With the first VMM slab: a GPU of IPC slabs alone may have no such thing.
+// Called for the first VMM slab: a GPU with IPC slabs only may not support VMM.
 Status CudaDeviceMap::ReserveSpan() {
   if (base_ != 0) return Status();
   return driver_.Check(
@@ -185,7 +183,7 @@ Status CudaDeviceMap::Drop(uint64_t slab_id) {
   if (current.error() != cuda::kSuccess) {
     return driver_.Check(current.error(), "enter the GPU's context");
   }
-  // Others may be capturing; what this unmaps is in nobody's graph.
+  // Other threads may be capturing; this memory is in no graph.
   int mode = cuda::kCaptureRelaxed;
   driver_.exchange_capture_mode(&mode);
   Status closed = Close(*slab);

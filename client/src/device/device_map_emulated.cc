@@ -26,7 +26,7 @@ class EmulatedDeviceMap final : public DeviceMap {
     const std::lock_guard<std::mutex> lock(mu_);
     if (slabs_.Find(slab.id) != nullptr) return Status();
     if (Status s = slabs_.CheckFree(slab); !s.ok()) return s;
-    // A mapping past the end of its file kills whoever reads there.
+    // A read past the end of the file raises SIGBUS.
     struct stat info;
     if (fstat(slab.fd.get(), &info) != 0) {
       return ErrnoStatus(errno, "slab " + std::to_string(slab.id));

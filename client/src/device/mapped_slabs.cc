@@ -9,7 +9,7 @@
 namespace hoist {
 namespace {
 
-// A mapping past the end of its file kills whoever touches it.
+// An access past the end of the file raises SIGBUS.
 Status CheckSlab(const SlabImport& slab) {
   const std::string name = "slab " + std::to_string(slab.id);
   struct stat info;
@@ -46,7 +46,7 @@ Result<Mapping> MapSlabs(const std::vector<SlabImport>& slabs) {
   if (madvise(memory->data(), memory->size(), MADV_DONTFORK) != 0) {
     return ErrnoStatus(errno, "keep an arena from forks");
   }
-  // Advice alone: it fails where the kernel has no huge pages.
+  // Best effort: this fails on kernels without huge pages.
   madvise(memory->data(), memory->size(), MADV_HUGEPAGE);
   return memory;
 }

@@ -10,8 +10,8 @@
 namespace hoist {
 namespace {
 
-// What one call makes readable while more is still on its way: enough that the
-// call itself costs nothing.
+// Bytes made readable by one call while later slabs arrive: enough that the
+// cost of the call does not matter.
 constexpr uint64_t kOpenAtOnce = uint64_t{512} << 20;
 
 class CudaRange final : public PieceRange {
@@ -25,7 +25,7 @@ class CudaRange final : public PieceRange {
     // The child of a fork has the object and not the context.
     if (context_->forked()) return;
     const cuda::ScopedContext current(driver(), context_->context());
-    // At exit the driver may be gone, and all of this with it.
+    // At exit the driver, and with it the mappings, may be gone already.
     for (const auto& [offset, bytes] : placed_) {
       driver().unmap(base_ + offset, bytes);
     }
@@ -75,8 +75,8 @@ class CudaRange final : public PieceRange {
     if (current.error() != cuda::kSuccess) {
       return driver().Check(current.error(), "enter the GPU's context");
     }
-    // Others may be capturing; what changes here is in their graphs by its
-    // address alone.
+    // Other threads may be capturing; their graphs hold only the address of
+    // this memory.
     int mode = cuda::kCaptureRelaxed;
     driver().exchange_capture_mode(&mode);
     Status status = work();

@@ -16,8 +16,8 @@ class EmulatedRange final : public PieceRange {
 
   const void* address() const override { return range_.data(); }
 
-  // A second mapping of the slab's pages (mremap(2): an old size of 0). It
-  // takes the place of what was there in one call.
+  // Maps the slab's pages a second time (mremap(2) with an old size of 0), and
+  // replaces the previous mapping in one call.
   Status Place(uint64_t offset, const SlabHandle& slab) override {
     void* const at = range_.data() + offset;
     void* const mapped = mremap(const_cast<std::byte*>(slab.memory), 0,

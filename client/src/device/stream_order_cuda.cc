@@ -13,7 +13,7 @@
 namespace hoist {
 namespace {
 
-// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED and those that follow it.
+// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED and the later capture errors.
 bool IsCaptureError(cuda::Error error) { return error >= 900 && error <= 909; }
 
 class CudaOrder : public StreamOrder {
@@ -67,7 +67,7 @@ class CudaOrder : public StreamOrder {
  protected:
   const cuda::Driver& driver() const { return context_->driver(); }
 
-  // Calls CUDA in the context, which the legacy default stream is one of.
+  // Calls CUDA in the context, which determines the legacy default stream.
   template <typename Call>
   Status Run(const char* what, const Call& call) const {
     const cuda::ScopedContext current(driver(), context_->context());
@@ -83,7 +83,8 @@ class CudaOrder : public StreamOrder {
   const std::unique_ptr<CudaContext> context_;
 };
 
-// cuStreamBatchMemOp: the GPU's front end waits and writes, one call for all.
+// cuStreamBatchMemOp: the GPU's front end waits and writes; one call for all
+// ops.
 class MemOpOrder final : public CudaOrder {
  public:
   using CudaOrder::CudaOrder;
@@ -99,7 +100,7 @@ class MemOpOrder final : public CudaOrder {
   }
 
   void Unregister(std::span<std::byte> memory) override {
-    // Fails where the driver is gone, as at exit, and the registration with it.
+    // Fails at exit, when the driver and the registration are gone.
     (void)Run("unregister a lane",
               [&] { return driver().host_unregister(memory.data()); });
   }
@@ -109,7 +110,8 @@ class MemOpOrder final : public CudaOrder {
     for (size_t i = 0; i < ops.size(); ++i) {
       const bool wait = ops[i].kind == WordOp::Kind::kWait;
       out[i].operation = wait ? cuda::kMemOpWait32 : cuda::kMemOpWrite32;
-      // Registered memory has one address for both: Create checked.
+      // Registered memory has one address for the CPU and the GPU; Create
+      // checked it.
       out[i].address = reinterpret_cast<cuda::Address>(ops[i].word);
       out[i].value = ops[i].value;
       out[i].flags = wait ? cuda::kWaitGreaterOrEqual : cuda::kWriteBehindAll;
@@ -121,8 +123,8 @@ class MemOpOrder final : public CudaOrder {
   }
 };
 
-// cuLaunchHostFunc: a thread of CUDA's waits and writes. Works everywhere and
-// in captures; costs that thread and its wake-ups.
+// cuLaunchHostFunc: one of CUDA's threads waits and writes. Works everywhere
+// and in captures; costs that thread and its wake-ups.
 class HostFunctionOrder final : public CudaOrder {
  public:
   using CudaOrder::CudaOrder;
@@ -139,7 +141,7 @@ class HostFunctionOrder final : public CudaOrder {
     work.count = ops.size();
     std::copy(ops.begin(), ops.end(), work.ops.begin());
     if (capturing.value()) {
-      // Graphs run it any number of times, until the plan goes.
+      // Graphs may run it any number of times until the plan ends.
       const MutexLock lock(mu_);
       return Launch(stream, &captured_.emplace_back(work));
     }
@@ -165,7 +167,7 @@ class HostFunctionOrder final : public CudaOrder {
         op.word->store(op.value);  // In one order with the waits behind it.
         continue;
       }
-      // Ends with the plan, if not before; see PlanLife.
+      // Ends with the plan at the latest; see PlanLife.
       while (!WaitWord(
           *op.word, op.value,
           std::chrono::steady_clock::now() + std::chrono::seconds(1))) {

@@ -13,7 +13,7 @@ namespace {
 
 using std::chrono::nanoseconds;
 
-// About what a futex call costs: a word that comes sooner needs none.
+// About the cost of a futex call: a word that arrives sooner needs none.
 constexpr int kSpins = 400;
 constexpr nanoseconds kFirstSlice{50'000};
 constexpr nanoseconds kLastSlice{1'000'000};

@@ -21,7 +21,7 @@ Result<std::unique_ptr<Fetch>> Fetch::Start(Options options) {
   if (!event.valid()) return ErrnoStatus(errno, "make an eventfd");
   std::unique_ptr<Fetch> fetch(new Fetch(std::move(options), std::move(event)));
   const Options& asked = fetch->options_;
-  // So that hoistd reads ahead of what is staged one by one.
+  // The prefetch lets hoistd read ahead; the thread stages groups one by one.
   Status queued = asked.session->Prefetch(*asked.model, asked.groups,
                                           HOIST_TIER_DEVICE, asked.device);
   if (!queued.ok()) return queued;

@@ -12,7 +12,7 @@ namespace hoist {
 namespace {
 
 constexpr uint64_t kHugePage = uint64_t{2} << 20;
-// What a signal interrupts starts again, so that it must not be too much.
+// A signal makes fallocate start again, so each call is bounded.
 constexpr uint64_t kAllocateAtOnce = uint64_t{64} << 20;
 
 Status Allocate(int fd, uint64_t bytes, const std::string& group) {
@@ -33,7 +33,7 @@ Status Allocate(int fd, uint64_t bytes, const std::string& group) {
   return Status();
 }
 
-// Of exactly `bytes` bytes, as hoistd wants it: it does the last sealing.
+// The memfd has exactly `bytes`. hoistd adds the last seals.
 Result<UniqueFd> NewImage(uint64_t bytes, const std::string& group) {
   Result<UniqueFd> memfd = CreateMemfd("hoist-image", bytes);
   if (!memfd.ok()) return memfd;
@@ -112,8 +112,8 @@ void HostImage::Drop() {
 Status HostImage::Move(std::shared_ptr<Session> session, ModelPtr model,
                        uint32_t group) {
   if (forked() || session->forked()) return ForkedStatus();
-  // Let go of below, outside of the lock: a session's end joins its thread, and
-  // hoistd is told that a model is not used any more.
+  // Released after the lock: the end of a session joins its thread, and the end
+  // of a model's use is reported to hoistd.
   std::shared_ptr<Session> before;
   ModelPtr model_before;
   const MutexLock lock(mu_);
@@ -134,7 +134,7 @@ Status HostImage::Move(std::shared_ptr<Session> session, ModelPtr model,
 
 void HostImage::Unmap() {
   if (!loaded_.exchange(false) || bytes() == 0) return;
-  // Replaces one mapping by another of the same range: there is room for it.
+  // Replaces a mapping of the same range, so it cannot run out of mappings.
   (void)range_.Unplace(start_, bytes());
 }
 

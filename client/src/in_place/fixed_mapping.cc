@@ -10,8 +10,6 @@
 namespace hoist {
 namespace {
 
-// What a device maps by itself.
-
 bool LiesAs(const GroupEntry& group, const GroupEntry& other) {
   if (group.image_bytes != other.image_bytes ||
       group.tensors.size() != other.tensors.size()) {
@@ -49,7 +47,7 @@ Result<std::unique_ptr<FixedMapping>> FixedMapping::Create(
   for (const uint32_t number : groups) {
     if (number >= model.groups().size()) return NoGroup(number);
     Place place = {bytes, 0, model.groups()[number]};
-    // An image is 2^46 bytes at most, and a model has 2^20 groups.
+    // No overflow: an image has at most 2^46 bytes, and a model 2^20 groups.
     place.bytes = *AlignUp(place.group.image_bytes, kSlabAlignment);
     bytes += place.bytes;
     places.push_back(std::move(place));
@@ -76,7 +74,7 @@ FixedMapping::FixedMapping(DeviceFacts device, std::vector<Place> places,
 
 FixedMapping::~FixedMapping() {
   const MutexLock lock(mu_);
-  // What cannot be unmapped goes with the range.
+  // Mappings that cannot be unmapped end with the range.
   (void)EmptyLocked();
 }
 
@@ -97,7 +95,7 @@ Status FixedMapping::Check(const Session& session, const ModelTable& model,
                       " groups, not of " + std::to_string(groups.size()));
   }
   const DeviceFacts* facts = session.FindDevice(device_.index);
-  // An emulated device's UUID is a hoistd's own.
+  // An emulated device's UUID differs between hoistds.
   const bool same =
       facts != nullptr && facts->kind == device_.kind &&
       (facts->kind == DeviceKind::kEmulated || facts->uuid == device_.uuid);
@@ -170,7 +168,7 @@ Status FixedMapping::Empty() {
 
 Status FixedMapping::EmptyLocked() {
   if (session_ == nullptr) return Status();
-  // Nothing is mapped any more when its lease goes.
+  // Unmap before the leases end.
   if (range_ != nullptr) {
     if (Status s = range_->Clear(); !s.ok()) return s;
   }

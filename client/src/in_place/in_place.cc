@@ -18,10 +18,9 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// What a device maps by itself.
 constexpr milliseconds kPassLimit{60'000};  // Of a pass, at a boundary.
 
-// Of the group's image, what tensors need.
+// The bytes of the group's image that its tensors cover.
 uint64_t UsedBytes(const GroupEntry& group) {
   uint64_t end = 0;
   for (const TensorEntry& tensor : group.tensors) {
@@ -48,7 +47,7 @@ Result<std::unique_ptr<InPlace>> InPlace::Create(
   if (Status s = made->Layout(); !s.ok()) return s;
   if (Status s = made->Open(*device); !s.ok()) return s;
   if (Status s = made->StageCold(); !s.ok()) return s;
-  made->TellHeat();              // And learns what others told.
+  made->TellHeat();              // Also seeds it with others' reports.
   const SignalsBlocked blocked;  // The new thread inherits it.
   InPlace* const self = made.get();
   made->thread_ = std::thread([self] { self->Run(); });
@@ -73,9 +72,10 @@ InPlace::~InPlace() {
     changed_.NotifyAll();
   }
   if (thread_.joinable()) thread_.join();
-  // So that the next worker begins hot. hoistd may be stopped: not waited for.
+  // The next worker starts with this heat. Sent without a wait: hoistd may be
+  // stopped.
   if (ToTell()) session_->PostHeat(MakeReport());
-  ranges_.clear();  // Nothing is mapped any more when its lease goes.
+  ranges_.clear();  // Unmap before the leases end.
   const MutexLock lock(mu_);
   for (const Piece& piece : pieces_) {
     if (piece.cold_lease != 0) book_.Leave(piece.cold_lease);
@@ -160,7 +160,7 @@ Status InPlace::Open(const DeviceFacts& device) {
     }
     if (!counts.ok()) return counts.status();
     counts_ = std::move(counts).value();
-    // What was counted before is nothing that these tensors were touched.
+    // Earlier counts are not touches of these tensors.
     if (Status s = counts_->Take().status(); !s.ok()) return s;
   }
   Result<std::unique_ptr<StreamOrder>> order = Status();
@@ -234,8 +234,7 @@ Status InPlace::Touch(size_t tensor, std::span<const uint32_t> units,
   return Status();
 }
 
-// Of these tensors' units. What a touch of a unit reads of a piece is the
-// piece's.
+// Converts touches of units into bytes read of each piece.
 void InPlace::AddTouches(const std::vector<TensorTouches>& all) {
   std::vector<double> read(pieces_.size(), 0);
   double passes = 0;
@@ -285,7 +284,7 @@ void InPlace::TakeCounts() {
   AddTouches(all);
 }
 
-// Also what was touched since the last time.
+// Includes touches since the last report.
 Session::HeatReport InPlace::MakeReport() {
   Session::HeatReport report;
   Hoist__V1__HeatRequest& request = report.request;
@@ -305,7 +304,7 @@ Session::HeatReport InPlace::MakeReport() {
 }
 
 void InPlace::TellHeat() {
-  // A hoistd that does not know it costs nothing but the memory.
+  // No error: a hoistd without this verb only has no heat to seed with.
   Result<KnownHeat> known = session_->ReportHeat(MakeReport(), &stopping_);
   const MutexLock lock(mu_);
   if (!known.ok() || any_touch_) return;
@@ -345,7 +344,7 @@ bool InPlace::Bring() {
     for (const size_t i : next) groups.push_back(pieces_[i].group);
     left = book_.TakeLeft();
   }
-  // First: what leaves makes room in the budget for what comes.
+  // Releases go first: they make room in the budget for the new pieces.
   session_->PostReleases(left);
   if (next.empty()) return false;
   Session::ApartOptions options;
@@ -372,7 +371,7 @@ bool InPlace::Bring() {
   const MutexLock lock(mu_);
   bool refused = false;
   for (const size_t i : next) {
-    // Nobody answered, where the calls were cancelled.
+    // Cancelled calls have no answer.
     if (book_.StateOf(i) == PieceState::kComing) book_.DidNotCome(i);
     refused = refused || book_.StateOf(i) == PieceState::kCold;
   }

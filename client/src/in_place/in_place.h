@@ -51,7 +51,7 @@ class InPlace {
     uint32_t pieces = 0;
     uint32_t hot_pieces = 0;
     uint64_t moves = 0;  // Remapped pieces.
-    // Bytes of touched units, on the device and on the host at that time.
+    // Bytes of touched units, by the tier of their piece at that time.
     double touched_hot_bytes = 0;
     double touched_cold_bytes = 0;
   };
@@ -67,16 +67,16 @@ class InPlace {
 
   // Fixed for the object's life. nullptr: no such tensor.
   const void* AddressOf(size_t tensor) const;
-  // Until EndPass this thread launches a pass on the stream. Pending pieces are
-  // remapped first, unless another thread launches a pass; in a captured graph,
-  // at each launch.
+  // Starts a pass of this thread on the stream; it ends with EndPass. Pending
+  // pieces are remapped first, unless another thread is in a pass. In a
+  // captured graph, they are remapped at each launch.
   Status BeginPass(cuda::Stream stream);
   void EndPass();
   // Adds touches of a tensor's units.
   Status Touch(size_t tensor, std::span<const uint32_t> units,
                std::span<const uint32_t> counts);
   // Remaps pending pieces; nothing may read the tensors meanwhile. `wait`: also
-  // those still being copied.
+  // remaps pieces that are still being copied.
   Status Advance(bool wait);
   // Pieces that Advance would remap now. Takes no lock.
   uint32_t pending() const { return pending_.load(); }
@@ -112,7 +112,7 @@ class InPlace {
   };
   void AddTouches(const std::vector<TensorTouches>& all) HOIST_REQUIRES(mu_);
   void TakeCounts() HOIST_EXCLUDES(counts_mu_) HOIST_EXCLUDES(mu_);
-  // Emulated device: a pass takes the link's time.
+  // Emulated device: a pass takes the time of the link.
   void AwaitReads() HOIST_EXCLUDES(counts_mu_) HOIST_EXCLUDES(mu_);
   Session::HeatReport MakeReport() HOIST_EXCLUDES(mu_);
   void TellHeat() HOIST_EXCLUDES(mu_);
@@ -127,13 +127,13 @@ class InPlace {
   void CountPending() HOIST_REQUIRES(mu_);
   // Nothing may read the tensors. As many pieces as time allows.
   void PlaceSome(std::chrono::microseconds limit) HOIST_REQUIRES(mu_);
-  // As many as a pass may be delayed for.
+  // As many as a pass may be delayed by.
   void PlaceBeforePass() HOIST_REQUIRES(mu_);
-  // True: a stream was held at one.
+  // True: a stream was parked at the boundary.
   bool PlaceAtBoundary() HOIST_EXCLUDES(mu_);
   bool AnyLaunches(pid_t but) HOIST_REQUIRES(mu_);
   void NoteStream(cuda::Stream stream) HOIST_REQUIRES(mu_);
-  // Passes launched by the host have ended. False: another has begun.
+  // True: all passes launched by the host have ended. False: another has begun.
   Result<bool> PassesHaveRun(pid_t but) HOIST_EXCLUDES(mu_);
   void ReleaseLeft() HOIST_EXCLUDES(mu_);
 
@@ -159,14 +159,14 @@ class InPlace {
   CondVar changed_;
   std::vector<Piece> pieces_ HOIST_GUARDED_BY(mu_);
   PieceBook book_ HOIST_GUARDED_BY(mu_);  // Of these.
-  // Passes that the host launches: the threads that do now, their count so far,
-  // and the streams that may still run one.
+  // Passes that the host launches: threads in a pass, the number of passes so
+  // far, and streams that may still run one.
   std::vector<pid_t> launching_ HOIST_GUARDED_BY(mu_);
   uint64_t begun_ HOIST_GUARDED_BY(mu_) = 0;
   std::vector<cuda::Stream> streams_ HOIST_GUARDED_BY(mu_);
   std::chrono::steady_clock::time_point placed_ HOIST_GUARDED_BY(mu_);
   uint64_t budget_ HOIST_GUARDED_BY(mu_) = 0;
-  // The part of the budget that hoistd had room for, until the next try.
+  // The part of the budget that hoistd could provide, until the next attempt.
   uint64_t usable_ HOIST_GUARDED_BY(mu_) = UINT64_MAX;
   std::chrono::steady_clock::time_point retry_at_ HOIST_GUARDED_BY(mu_);
   bool touched_ HOIST_GUARDED_BY(mu_) = true;

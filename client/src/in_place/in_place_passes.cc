@@ -1,4 +1,4 @@
-// Of tensors in place: when pieces change places.
+// In-place tensors: when pieces are remapped.
 #include <signal.h>
 #include <unistd.h>
 
@@ -17,7 +17,7 @@ using std::chrono::steady_clock;
 
 constexpr milliseconds kAdvanceLimit{60'000};
 
-// One that has ended in the middle of a pass launches nothing any more.
+// A thread that has exited in the middle of a pass launches no more work.
 bool InPlace::AnyLaunches(pid_t but) {
   std::erase_if(launching_, [&](pid_t thread) {
     return thread != but && tgkill(getpid(), thread, 0) != 0;
@@ -35,12 +35,12 @@ Result<bool> InPlace::PassesHaveRun(pid_t but) {
     streams = streams_;
   }
   for (const cuda::Stream stream : streams) {
-    // Waiting for one that is being captured would end its capture.
+    // A wait for a stream under capture would invalidate the capture.
     if (Result<bool> is = order_->IsCapturing(stream); is.ok() && *is) {
       return false;
     }
     if (order_->Synchronize(stream).ok()) continue;
-    // It may be there no more, with its work on the device yet.
+    // The stream may be destroyed, with its work still on the device.
     if (Status s = order_->SynchronizeAll(); !s.ok()) return s;
     break;
   }
@@ -97,7 +97,8 @@ void InPlace::EndPass() {
   std::erase(launching_, me);
 }
 
-// Memory has been read by now, at its own rate: the rest of the time is slept.
+// The emulated reads have taken the time of host memory; this sleeps for the
+// rest of the link's time.
 void InPlace::AwaitReads() {
   TakeCounts();
   steady_clock::time_point until;
@@ -136,8 +137,8 @@ void InPlace::PlaceSome(microseconds limit) {
 }
 
 void InPlace::PlaceBeforePass() {
-  // A pass is not held up for longer than a few pieces take, or than a fifth of
-  // the time goes to.
+  // Delays a pass by at most a few pieces' time, or a fifth of the time
+  // overall.
   constexpr microseconds kLeast{1'000}, kMost{20'000};
   const auto since =
       std::chrono::duration_cast<microseconds>(steady_clock::now() - placed_);
@@ -152,12 +153,12 @@ bool InPlace::PlaceAtBoundary() {
     if (AnyLaunches(0) || book_.CountToPlace() == 0 || !broken_.ok())
       return false;
   }
-  // They are in no order with the stream that will be held.
+  // Their streams are not ordered with the stream to be parked.
   if (Result<bool> run = PassesHaveRun(0); !run.ok() || !*run) return false;
   if (!boundary_->Hold(kPatience, stopping_)) return false;
   {
     const MutexLock lock(mu_);
-    // The driver looks addresses up when kernels are launched.
+    // The driver resolves addresses when kernels are launched.
     if (streams_.empty() && !AnyLaunches(0)) PlaceBeforePass();
     changed_.NotifyAll();
   }
@@ -171,7 +172,7 @@ Status InPlace::Advance(bool wait) {
   uint64_t round = 0;
   {
     const MutexLock lock(mu_);
-    // The next that begins reads all counts that there are by now.
+    // The next round to begin reads all counts that exist now.
     round = rounds_ + 2;
   }
   const auto settled = [&]() HOIST_REQUIRES(mu_) {
@@ -191,7 +192,8 @@ Status InPlace::Advance(bool wait) {
     Result<bool> run = PassesHaveRun(me);
     if (!run.ok()) return run.status();
     const MutexLock lock(mu_);
-    // Whatever the caller has seen to: another thread may launch a pass.
+    // Checked although the caller must not read: another thread may launch a
+    // pass.
     while (*run && streams_.empty() && !AnyLaunches(me) &&
            book_.CountToPlace() > 0 && broken_.ok()) {
       PlaceSome(std::chrono::hours(1));

@@ -17,7 +17,7 @@ using Kind = WordOp::Kind;
 using std::chrono::steady_clock;
 
 constexpr size_t kHostPage = 4096;  // What the driver registers at the least.
-// Between looks: a stream stands still until it is seen.
+// Poll interval: a stream stays parked until it is seen.
 constexpr std::chrono::microseconds kShortest{5}, kLongest{200};
 
 }  // namespace
@@ -57,7 +57,7 @@ bool PassBoundary::Hold(std::chrono::milliseconds limit,
     if (!forbids) words_->pass.store(0);
     const bool empty = words_->at.load() == 0;
     if (forbids && !empty) return true;
-    // Whoever stands there at the first look may have been let pass before.
+    // A stream there at the first look may already have passed.
     forbids = empty;
     if (!empty) Release();
     std::this_thread::sleep_for(nap);

@@ -16,7 +16,7 @@ class CpuCounts final : public TouchCounts {
  private:
   Status Read(std::span<uint32_t> into) override {
     for (size_t i = 0; i < into.size(); ++i) {
-      // Others add meanwhile: each is read once, whole.
+      // Kernels add meanwhile: each counter is read once, atomically.
       into[i] = reinterpret_cast<const std::atomic<uint32_t>*>(counts_)[i].load(
           std::memory_order_relaxed);
     }
@@ -47,7 +47,7 @@ class GpuCounts final : public TouchCounts {
     if (current.error() != cuda::kSuccess) {
       return driver().Check(current.error(), "enter the GPU's context");
     }
-    // Nobody's capture is disturbed by a stream of our own.
+    // A private stream does not disturb other threads' captures.
     int mode = cuda::kCaptureRelaxed;
     driver().exchange_capture_mode(&mode);
     Status status = Copy(into);

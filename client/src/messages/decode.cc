@@ -28,8 +28,8 @@ bool Copy16(const ProtobufCBinaryData& from, std::array<uint8_t, 16>* to) {
   return true;
 }
 
-// The wire sets a field to any number; to read it as an enum that has no such
-// value is undefined.
+// The wire can set a field to any number. To read an enum without that value is
+// undefined behaviour.
 template <typename Enum>
 int NumberOf(const Enum& field) {
   int number;
@@ -298,7 +298,7 @@ Result<PermitGrant> DecodePermit(const Hoist__V1__CopyPermit& in,
   return out;
 }
 
-// One of gRPC's codes; others, from a newer daemon, are kUnknown.
+// Numbers outside gRPC's codes, from a newer daemon, become kUnknown.
 Code CodeOf(int32_t number) {
   return number < 0 || number > static_cast<int32_t>(Code::kUnauthenticated)
              ? Code::kUnknown
@@ -320,13 +320,13 @@ Result<KnownHeat> DecodeHeat(const Hoist__V1__Heat& in) {
   known.groups.assign(in.groups, in.groups + in.n_groups);
   known.heat.assign(in.heat, in.heat + in.n_heat);
   for (const float heat : known.heat) {
-    // What is sorted by it must have an order.
+    // Heat is a sort key, so it must be ordered.
     if (!std::isfinite(heat) || heat < 0) return Malformed("no heat");
   }
   return known;
 }
 
-// Into the reply; or why it cannot be.
+// Stores the decoded body in the reply, or returns the decoder's error.
 template <typename T>
 Status Put(Result<T> decoded, Reply* reply) {
   if (!decoded.ok()) return decoded.status();

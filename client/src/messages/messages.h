@@ -109,8 +109,8 @@ struct LeaseGrant {
   bool was_resident = false;
   bool apart = false;
   std::vector<SlabImport> slabs;  // All on `device`.
-  // Of the image; set by the session, once the slabs are mapped. For a separate
-  // slab: unset, and `slab` has the image.
+  // Address of the image; set by the session once the slabs are mapped. Unset
+  // for a separate slab: `slab` has the image.
   const void* address = nullptr;
   SlabHandle slab;
 };
@@ -120,7 +120,7 @@ struct PlannedGroup {
   bool resident = false;
   uint64_t offset_bytes = 0;  // Streamed: its slot's, in the device's span.
   uint64_t slot_bytes = 0;
-  // Of the slot; set by the session, once the slabs are mapped.
+  // Address of the slot; set by the session once the slabs are mapped.
   const void* address = nullptr;
 
   // Whether both share a place in the ring.

@@ -28,7 +28,7 @@ Status CheckTensor(const GroupEntry& group, const TensorEntry& tensor) {
   return Status();
 }
 
-// It has no elements, whatever its other dimensions would come to.
+// True even if the product of the other dimensions overflows.
 bool IsEmpty(const std::vector<int64_t>& shape) {
   return std::find(shape.begin(), shape.end(), 0) != shape.end();
 }
@@ -98,7 +98,7 @@ Result<ModelTable> ModelTable::Create(Facts facts,
     for (uint32_t t = 0; t < group.tensors.size(); ++t) {
       const TensorEntry& tensor = group.tensors[t];
       if (Status s = CheckTensor(group, tensor); !s.ok()) return s;
-      // Published groups may each have a tensor of one name; the first counts.
+      // Published groups may have tensors of equal names; the first one counts.
       table.tensor_of_.emplace(tensor.name, TensorPlace{g, t});
     }
   }

@@ -23,7 +23,7 @@ struct CloseDir {
   void operator()(DIR* dir) const { closedir(dir); }
 };
 
-// O_NONBLOCK: opening a pipe must not hang; a regular file does not mind.
+// O_NONBLOCK: the open of a pipe must not block; regular files ignore it.
 Result<OpenFile> OpenRegular(const std::string& folder,
                              const std::string& name) {
   const std::string path = folder.empty() ? name : folder + "/" + name;
@@ -70,7 +70,7 @@ Result<ModelFiles> OpenFolder(const std::string& folder) {
   }
   const bool indexed = Has(*names, kIndexName);
   if (!indexed && Has(*names, kSingleName)) shards = {kSingleName};
-  // One more may carry the message itself.
+  // One more descriptor may carry the message itself.
   if (shards.size() + 2 > kMaxFdsPerMessage) {
     return Status(Code::kInvalidArgument,
                   folder + " holds " + std::to_string(shards.size()) +

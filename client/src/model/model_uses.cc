@@ -34,7 +34,8 @@ ModelUses::Use& ModelUses::At(const ModelTable& table) {
   return use;
 }
 
-// Memory first: a count without its Held would never go down.
+// Allocates before it counts for good: a count without its Held would never
+// fall.
 ModelPtr ModelUses::HoldLocked(ModelPtr table) {
   Use& use = At(*table);
   ++use.holders;
@@ -86,7 +87,7 @@ void ModelUses::SayAgain() {
 void ModelUses::SayIfDone(uint64_t model, Use& use) {
   use.due = false;
   if (!use.done || use.holders > 0) return;
-  // The answer may be this model, which hoistd then takes to be in use.
+  // The answer may be this model; hoistd then considers it in use.
   use.due = asks_.contains(std::nullopt) || asks_.contains(use.name);
   if (!use.due && say_) say_(model);
 }
@@ -100,7 +101,7 @@ void ModelUses::EndAsk(const std::optional<std::string>& name) {
   DropOldest();
 }
 
-// Ids rise.
+// Ids increase, so the first entries are the oldest.
 void ModelUses::DropOldest() {
   const auto over = [](const auto& entry) { return entry.second.over(); };
   auto many = std::ranges::count_if(models_, over);

@@ -18,7 +18,7 @@
 namespace hoist {
 namespace {
 
-// Linux writes at most 2 GiB less a page at once.
+// Linux writes at most 2 GiB minus one page per call.
 constexpr size_t kMaxWrite = size_t{1} << 30;
 
 // Written rather than mapped: a memfd with a writable mapping cannot be sealed,
@@ -37,7 +37,7 @@ Status WriteAt(int fd, const void* data, uint64_t bytes, uint64_t offset) {
   return Status();
 }
 
-// A piece at a time, so that a worker needs no second copy of its weights.
+// Copied piece by piece, so that a worker needs no second copy of its weights.
 constexpr size_t kPiece = size_t{8} << 20;
 
 Status CopyAt(int fd, const ReadBytes& read, const void* data, uint64_t bytes,

@@ -12,8 +12,8 @@ namespace {
 using permit::kMostAsked;
 using permit::kPieceBytes;
 
-// Of a wait on the CPU. None takes that long: hoistd may be slow to grant what
-// others go before, and PermitLife ends what it does not grant.
+// Limit of a wait on the CPU, never reached in practice. hoistd may grant late,
+// behind other parties, and PermitLife ends waits that hoistd does not grant.
 constexpr std::chrono::hours kWaitLimit{24};
 
 uint32_t AtMost(uint32_t most, uint64_t bytes) {
@@ -57,7 +57,7 @@ Result<CopyPermit::Page> CopyPermit::PageFor(cuda::Stream stream,
   Page page = life_.page();
   (page != nullptr ? stats_.granted_bytes : stats_.ungranted_bytes) += bytes;
   if (page == nullptr) return page;
-  // Words of two streams would overtake each other.
+  // Without this order, words of two streams would overtake each other.
   if (page.get() == last_page_ && stream != last_stream_ && !page->idle()) {
     if (Status s = order_->After(stream, last_stream_); !s.ok()) return s;
   }
@@ -80,7 +80,7 @@ Status CopyPermit::Ask(PermitPage& page, uint32_t bytes, uint32_t first,
   return order_->Put(stream, ops);
 }
 
-// All is asked for first, so that the next grant is there when a piece has been
+// Asks for all bytes first, so that the next grant has arrived when a piece is
 // copied.
 Status CopyPermit::PutPieces(PermitPage& page, std::byte* to,
                              const std::byte* from, uint64_t bytes,
@@ -109,8 +109,8 @@ Status CopyPermit::PutPieces(PermitPage& page, std::byte* to,
   return Status();
 }
 
-// A thread waits for each piece before it asks for the next, so that no thread
-// is granted what another one waits for.
+// A thread waits for each piece before it asks for the next. So no thread is
+// granted bytes that another thread waits for.
 Status CopyPermit::CopyPieces(std::byte* to, const std::byte* from,
                               uint64_t bytes) {
   while (bytes > 0) {

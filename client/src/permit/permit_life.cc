@@ -15,7 +15,7 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 constexpr milliseconds kBetweenReleases{1};
-// Who waits so long for a grant asks whether hoistd lives.
+// After this long without a grant, a ping checks that hoistd is alive.
 constexpr milliseconds kBetweenLooks{1'000};
 
 }  // namespace
@@ -68,9 +68,9 @@ void PermitLife::Close() {
     if (page_ != nullptr) Retire();
     changed_.NotifyAll();
   }
-  // What waits is let through meanwhile.
+  // Meanwhile the thread lets pending waits through.
   if (id != 0) session_->ClosePermit(id);
-  // A GPU that fails writes to no page any more.
+  // A failed GPU writes to no page.
   if (used()) (void)order_->SynchronizeAll();
   stopping_ = true;
   Notify();
@@ -128,15 +128,15 @@ void PermitLife::Reopen() {
   }
   if (page == nullptr) return;
   open_id_ = page->id();
-  // Another hoistd may have come meanwhile, whose page this is or is not: it is
-  // asked for one of its own.
+  // Meanwhile hoistd may have been replaced, and the page may be either's:
+  // another page is opened.
   if (!ended_ && !reopen_) page_ = std::move(page);
 }
 
-// A hoistd that is stopped grants nothing, and copies nothing either: nobody is
-// in whose turn a copy would be.
+// A stopped hoistd grants nothing, and copies nothing either: a copy without a
+// grant takes no other party's turn.
 void PermitLife::LookForSilence() {
-  // Whoever puts something on a stream now sees that nobody watches.
+  // From here on, work put on a stream restarts the watch.
   watching_ = false;
   if (page_ == nullptr || page_->idle()) return;
   watching_ = true;

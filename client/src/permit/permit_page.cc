@@ -28,7 +28,7 @@ Result<std::unique_ptr<PermitPage>> PermitPage::Map(PermitGrant grant,
   if (static_cast<uint64_t>(info.st_size) < permit::kBytes) {
     return MalformedPage("it has " + std::to_string(info.st_size) + " bytes");
   }
-  // Memory that shrinks kills whoever reads there.
+  // If the memory shrinks, a read raises SIGBUS.
   const int seals = fcntl(grant.memory.get(), F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
     return MalformedPage("it is not sealed against shrinking");
@@ -60,7 +60,7 @@ void PermitPage::Put(uint32_t bytes) {
 void PermitPage::Wake() {
   if (page().sleeping.load() == 0) return;
   ++wake_ups_;
-  // Where it is full it wakes anyway.
+  // A full eventfd wakes hoistd anyway.
   (void)eventfd_write(wake_.get(), 1);
 }
 

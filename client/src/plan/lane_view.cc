@@ -25,7 +25,7 @@ Result<LaneView> LaneView::Map(const UniqueFd& memory, uint32_t groups,
     return MalformedLane("it has " + std::to_string(info.st_size) +
                          " bytes, not " + std::to_string(bytes));
   }
-  // Memory that shrinks kills whoever reads there.
+  // If the memory shrinks, a read raises SIGBUS.
   const int seals = fcntl(memory.get(), F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
     return MalformedLane("it is not sealed against shrinking");

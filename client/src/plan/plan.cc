@@ -12,7 +12,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Beyond a stage's deadline, which hoistd keeps itself.
+// Added to a stage's deadline, which hoistd enforces itself.
 constexpr milliseconds kSlack{10'000};
 
 milliseconds StageDeadline(const hoist_plan_options& options) {
@@ -46,7 +46,7 @@ Result<std::unique_ptr<Plan>> Plan::Create(std::shared_ptr<Session> session,
 }
 
 Plan::~Plan() {
-  // The session's end still lets waits through meanwhile.
+  // Until this returns, the session's end still lets waits through.
   if (order_ != nullptr && !order_->on_cpu()) {
     FinishOnDevice(*order_, *session_, life_);
   }
@@ -113,7 +113,7 @@ Status Plan::Set(const std::vector<uint32_t>& order, uint64_t budget_bytes,
     if (!stands) life_.End(grant.status());
     return grant.status();
   }
-  // From here on this is the plan that hoistd has.
+  // From here on hoistd has this plan.
   info_.id = grant->info.id;
   life_.SetPlan(info_.id);
   Status installed = grant->admitted;
@@ -261,15 +261,15 @@ void Plan::Record(uint32_t number, cuda::Stream stream) {
   if (!info_.learning || groups_[number].count > 0) return;
   if (!options_.learn && recorded_.size() >= 2 && number == recorded_.front()) {
     bool changed = false;
-    // A refusal leaves the plan as it was; any other reason ends it, which the
-    // caller sees.
+    // A refusal leaves the plan unchanged. Any other error ends it, and the
+    // caller sees that.
     if (staged_ == 0 && RefuseCapture(stream, "").ok()) {
       (void)TakeLearned(&changed);
       if (!info_.learning) return;
     }
     recorded_.clear();
   }
-  // A pass that goes on and on has no order worth learning.
+  // A pass without a repeat has no order to learn.
   if (recorded_.size() >= std::max<size_t>(1024, 64 * groups_.size())) {
     info_.learning = 0;
     recorded_.clear();

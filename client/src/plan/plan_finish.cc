@@ -14,7 +14,7 @@ namespace {
 
 using std::chrono::steady_clock;
 
-// Ends a plan whose hoistd is silent, until the GPU is done.
+// Ends a plan whose hoistd is silent, so that the GPU can finish.
 class SilenceWatch {
  public:
   SilenceWatch(Session& session, PlanLife& life)
@@ -23,7 +23,7 @@ class SilenceWatch {
     try {
       thread_ = std::thread([this] { Watch(); });
     } catch (const std::system_error&) {
-      // No thread is to be had: the GPU is waited for as long as it takes.
+      // No thread available: the wait for the GPU has no limit.
     }
   }
   ~SilenceWatch() {
@@ -43,7 +43,7 @@ class SilenceWatch {
     while (!done_) {
       const Status heard = session_.Ping(kGiveBackPatience, &done_);
       if (heard.code() == Code::kDeadlineExceeded) life_.End(heard);
-      // Whatever else ends the session ends the plan.
+      // Any other error is the session's end, which ends the plan.
       if (!heard.ok()) return;
       const auto again = steady_clock::now() + std::chrono::seconds(1);
       const MutexLock lock(mu_);

@@ -17,8 +17,8 @@ namespace {
 using Kind = WordOp::Kind;
 using std::chrono::steady_clock;
 
-// A write to what is no eventfd could block, or raise SIGPIPE. Without /proc
-// there is no telling.
+// A write to another kind of file could block, or raise SIGPIPE. Without /proc
+// the kind is unknown.
 Status CheckIsEventFd(int fd) {
   std::array<char, 64> target;
   const std::string link = "/proc/self/fd/" + std::to_string(fd);
@@ -144,8 +144,8 @@ Status PlanLane::FollowLastStream(cuda::Stream stream) {
   if (!now.ok()) return now.status();
   const Result<bool> before = order_->IsCapturing(last);
   if (!before.ok()) return before.status();
-  // A capture and what runs meanwhile have no order until the graph runs; its
-  // launch is then the caller's to order.
+  // A capture is not ordered with work outside it until the graph runs. The
+  // caller orders its launch.
   if (now.value() != before.value()) return Status();
   return order_->After(stream, last);
 }
@@ -196,7 +196,7 @@ Status PlanLane::Ask(lane::RequestKind kind, uint64_t from, uint64_t to) {
   if (full()) {
     ++stats_.host_waits;
     const auto deadline = steady_clock::now() + options_.ring_limit;
-    // hoistd may sleep, having read the ring before it was full.
+    // hoistd may sleep: it read the ring before it was full.
     Wake();
     while (full() && !released_.load() && !faulted()) {
       const uint32_t tail = header.tail.load(std::memory_order_acquire);
@@ -224,19 +224,19 @@ Status PlanLane::Ask(lane::RequestKind kind, uint64_t from, uint64_t to) {
 void PlanLane::PublishCursor(uint64_t cursor) {
   cursor_ = cursor;
   const auto word = static_cast<uint32_t>(cursor);
-  // In one order with the end of a plan: either who ends it sees this cursor,
-  // and lets its waits through, or this sees the end.
+  // Sequentially consistent with the end of a plan: either the end sees this
+  // cursor and lets its waits through, or this call sees the end.
   published_.store(word);
   view_.header().cursor.store(word);
   if (released_.load() || faulted()) Release();
 }
 
 void PlanLane::Wake() {
-  // In one order with the stores before: hoistd says that it sleeps and then
-  // looks again.
+  // Sequentially consistent with the earlier stores: hoistd sets `sleeping`,
+  // then looks again.
   if (view_.header().sleeping.load() != 1) return;
   const uint64_t one = 1;
-  // Fails only where hoistd has more wake-ups than it can count.
+  // Fails only if the eventfd's counter is full.
   (void)!write(wake_.get(), &one, sizeof(one));
   ++stats_.wake_ups;
 }

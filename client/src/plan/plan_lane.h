@@ -34,7 +34,7 @@ class PlanLane {
   struct Options {
     uint32_t groups = 0;
     std::vector<uint32_t> order;  // Of one pass; names each group.
-    // For hoistd to take a request from a full ring.
+    // Limit of the wait for hoistd to take a request from a full ring.
     std::chrono::milliseconds ring_limit{0};
   };
 
@@ -56,11 +56,11 @@ class PlanLane {
   // Makes a stream wait for an earlier turn.
   Status Join(uint32_t group, Turn turn, cuda::Stream stream);
   Status Await(uint32_t group, Turn turn);
-  // The turn's last reader is on the stream.
+  // Marks the turn as done: its last reader is on the stream.
   Status Finish(uint32_t group, Turn turn, cuda::Stream stream);
 
   // Lets all waits of the plan through, also later ones. In captured form a
-  // graph may wait again: repeat it.
+  // graph may wait again, so call it repeatedly.
   void Release();
   // In captured form, after a remake, while nothing runs: each call lets older
   // graphs through once.

@@ -35,7 +35,8 @@ void PlanLife::End(const Status& why) {
 void PlanLife::EndLocked(const Status& why) {
   if (ended()) return;
   why_ = why;
-  // Before the waits are let through: who then looks sees the end.
+  // Set before the waits are let through, so that a released waiter sees the
+  // end.
   ended_.store(true, std::memory_order_seq_cst);
   if (lane_ != nullptr) lane_->Release();
   changed_.NotifyAll();
@@ -47,7 +48,7 @@ void PlanLife::Tell() {
   TellLocked();
 }
 
-// Where it is full it is readable anyway.
+// A full eventfd is readable anyway.
 void PlanLife::TellLocked() {
   if (event_.valid()) (void)eventfd_write(event_.get(), 1);
 }
@@ -66,7 +67,7 @@ void PlanLife::PlansEnded(std::span<const uint64_t> plans, const Status& why) {
   if (std::find(plans.begin(), plans.end(), plan_.load()) == plans.end()) {
     return;
   }
-  // The lane may say more of it.
+  // The lane's fault may be more specific.
   Status told;
   {
     const MutexLock lock(mu_);

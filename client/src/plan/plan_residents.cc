@@ -38,7 +38,7 @@ void PlanResidents::Start() {
     if (slot.address() == nullptr) missing.push_back(slot.group_);
   }
   if (missing.empty()) return;
-  // Advice: where it is refused, the stages are slower or say why.
+  // Best effort: if it is refused, the stages are slower, or report the reason.
   (void)options_.session->Prefetch(*options_.model, missing, HOIST_TIER_DEVICE,
                                    options_.device);
   const SignalsBlocked blocked;  // The new thread inherits it.
@@ -49,7 +49,7 @@ void PlanResidents::StageAll() {
   pthread_setname_np(pthread_self(), "hoist-residents");
   for (Slot& slot : slots_) {
     if (stopping_) return;
-    // A failure is told to who needs the group, and tries again.
+    // A caller that needs the group tries again, and gets the error.
     (void)Await(&slot, &stopping_);
   }
 }

@@ -1,4 +1,4 @@
-// Staging under a plan: what runs for every group of every pass.
+// Staging under a plan: the hot path, run for every group of every pass.
 #include <algorithm>
 #include <chrono>
 #include <string>
@@ -42,8 +42,8 @@ Status Plan::Stage(uint32_t number, cuda::Stream stream, const void** data,
   return StageUnplanned(number, data, stream);
 }
 
-// Whoever had the place tells when it is done, or never, as after the plan's
-// end, which is therefore looked for.
+// The end of a turn is signalled, but after the plan's end it may never come.
+// So the wait also polls for that.
 Status Plan::AwaitTurn(uint32_t number, std::chrono::milliseconds deadline) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point end = Clock::now() + deadline;
@@ -82,7 +82,7 @@ Status Plan::StagePlanned(Group& group, cuda::Stream stream) {
   return Status();
 }
 
-// Counted before it waits, so that the plan is not made anew meanwhile.
+// Counts the group before the wait, so that the plan is not remade meanwhile.
 Status Plan::StageResident(Group& group, cuda::Stream stream) {
   if (group.address == nullptr) {
     group.address = group.resident->address();
@@ -112,7 +112,7 @@ Status Plan::StageStreamed(Group& group, cuda::Stream stream) {
   const bool first = group.count == 0;
   const Status staged = turns_->Stage(group.lane, stream);
   if (lane_->captured()) {
-    // What graphs hold must not move any more.
+    // Groups in captured graphs must keep their addresses.
     info_.learning = 0;
   }
   if (!staged.ok()) return first && MayHaveEnded() ? CheckAlive() : staged;
@@ -181,7 +181,7 @@ Status Plan::StageUnplanned(uint32_t number, const void** data,
   }
   const MutexLock turns(unplanned_mu_);
   {
-    // From here on the plan is not made anew.
+    // From here on the plan is not remade.
     const MutexLock lock(mu_);
     Group& group = groups_[number];
     if (group.kind != GroupKind::kNot) {

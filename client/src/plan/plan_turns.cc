@@ -65,8 +65,8 @@ Status PlanTurns::Done(uint32_t number, cuda::Stream stream) {
     NoteStream(group, stream);
     return Status();
   }
-  // One word says that all streams are done. Those that staged the group may
-  // have read it up to now, too.
+  // One word reports all streams' progress. Streams that staged the group may
+  // have read it until now, so this stream waits for them.
   for (const cuda::Stream other : group.streams) {
     if (other == stream) continue;
     if (Status s = order_.After(stream, other); !s.ok()) return s;

@@ -26,15 +26,15 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-// Somebody who waits for room looks whether there is a reason not to.
+// A sender that waits for room checks this often whether to stop.
 constexpr milliseconds kLookEvery{100};
 
-// Between two tries to connect.
+// Time between attempts to connect.
 constexpr milliseconds kRetryEvery{20};
-// For the reader to come to an end that its socket shows already.
+// Time for the reader to see an end that the socket already shows.
 constexpr milliseconds kReaderLag{1000};
 
-// A release of nothing: hoistd answers it, and that is all.
+// An empty release: hoistd only answers it.
 const Hoist__V1__ReleaseRequest kPing = HOIST__V1__RELEASE_REQUEST__INIT;
 
 Status Gone() {
@@ -52,7 +52,7 @@ timeval ToTimeval(milliseconds time) {
 }
 
 bool HungUp(int socket) {
-  pollfd looked = {socket, 0, 0};  // What is asked for is always told.
+  pollfd looked = {socket, 0, 0};  // POLLHUP needs no request.
   return poll(&looked, 1, 0) > 0 && (looked.revents & POLLHUP) != 0;
 }
 
@@ -60,13 +60,13 @@ bool NobodyListens(int error) {
   return error == ENOENT || error == ECONNREFUSED || error == EAGAIN;
 }
 
-// A try to connect that failed.
+// A failed attempt to connect.
 struct Refusal {
   std::string path;
   int error = 0;  // errno
 };
 
-// One try. The socket, or errno.
+// One attempt. Returns the socket, or sets errno in `*error`.
 Result<UniqueFd> TryToConnect(const std::string& path, timeval timeout,
                               int* error) {
   sockaddr_un address = {};
@@ -90,8 +90,8 @@ Result<UniqueFd> TryToConnect(const std::string& path, timeval timeout,
   return socket;
 }
 
-// The group that may open the socket, as far as it can be seen: of the socket,
-// or of the closed folder around it. In a container its name means nothing.
+// The group that may open the socket, if visible: the owner of the socket, or
+// of its closed directory. In a container its name means nothing.
 std::string GroupOf(const std::string& path) {
   struct stat seen = {};
   const std::string folder = path.substr(0, path.rfind('/') + 1);
@@ -101,7 +101,7 @@ std::string GroupOf(const std::string& path) {
   return "hoist; here gid " + std::to_string(seen.st_gid);
 }
 
-// Why no hoistd was reached at any of these.
+// Says why no hoistd was reached at any of these paths.
 Status Unreached(const std::vector<Refusal>& refusals) {
   bool nobody_listens = false;
   std::string tried;
@@ -137,7 +137,7 @@ Result<UniqueFd> ConnectSocket(const std::string& path, milliseconds deadline,
     const std::vector<std::string> paths =
         path.empty() ? SessionSocketsToTry() : std::vector<std::string>{path};
     std::vector<Refusal> refusals;
-    // Where we look for one ourselves, the right one may be yet to come.
+    // With default paths, the right socket may not exist yet.
     bool may_come = path.empty();
     for (const std::string& candidate : paths) {
       int error = 0;
@@ -166,7 +166,7 @@ Connection::~Connection() { Close(); }
 Status Connection::Check() const {
   const MutexLock lock(mu_);
   if (!failed_.ok() || !HungUp(socket_.get())) return failed_;
-  // hoistd is gone, and the reader is about to see it, and perhaps why.
+  // hoistd is gone. The reader is about to see that, and perhaps the reason.
   const Clock::time_point end = Clock::now() + kReaderLag;
   while (failed_.ok() && ended_.WaitUntil(mu_, end)) {
   }
@@ -217,7 +217,7 @@ void Connection::CallMany(
     std::span<const Hoist__V1__StageRequest> requests, milliseconds deadline,
     const std::atomic<bool>* cancelled,
     const std::function<bool(size_t i, Result<Reply>)>& each) {
-  // Fewer than hoistd lets a session have in flight.
+  // Below hoistd's limit of requests in flight per session.
   constexpr size_t kAtOnce = 64;
   struct Sent {
     Limits limits;
@@ -235,7 +235,7 @@ void Connection::CallMany(
       ++next;
     }
     Sent& one = sent.front();
-    // Nobody waits for it any more: it is late at once.
+    // Its caller has stopped: the deadline is now.
     if (!wanted) one.limits.end = Clock::now();
     Result<Reply> reply = Status();
     if (one.asked.ok()) {
@@ -284,7 +284,7 @@ Result<Connection::Asked> Connection::Ask(const Request& request,
       pending = nullptr;
     }
   }
-  // Perhaps hoistd has said why, and the reader is about to see it.
+  // hoistd may have sent a reason that the reader is about to see.
   if (pending == nullptr) {
     Status why = Check();
     return why.ok() ? Gone() : why;
@@ -415,7 +415,7 @@ void Connection::WakeCalls() {
 void Connection::Post(const Request& request) {
   const MutexLock sending(send_mu_);
   const Result<uint64_t> request_id = Expect(/*abandoned=*/true);
-  // A failure means that hoistd is gone, and with it what this gives back.
+  // Failed: hoistd is gone, and with it the holdings that this releases.
   if (!request_id.ok()) return;
   bool full = false;
   const milliseconds patience = silent_ ? milliseconds(0) : kGiveBackPatience;
@@ -447,7 +447,8 @@ void Connection::ReadUntilEnd() {
 Status Connection::ReadOne() {
   Result<std::optional<Packet>> packet = ReceivePacket(socket_.get());
   if (!packet.ok()) {
-    // Our own kind of error where the bytes are wrong; else the socket's end.
+    // A malformed packet has an error code of its own; any other error is the
+    // socket's end.
     switch (packet.status().code()) {
       case Code::kInvalidArgument:
         return Status(Code::kInternal, "hoistd sent a malformed reply: " +
@@ -472,7 +473,8 @@ bool Connection::ended_unheard() const {
 
 Status Connection::Deliver(Reply reply) {
   answered_.store(true);
-  // Request 0 is nobody's: hoistd says why it ends the session, or it asks.
+  // Messages with request id 0 have no caller: the reason for the session's
+  // end, or hoistd's own request.
   if (reply.request_id == 0 && !reply.status.ok()) {
     void_ = true;
     return reply.status;
@@ -507,7 +509,7 @@ Status Connection::Deliver(Reply reply) {
   bool give_back = !admitted.ok();
   {
     const MutexLock lock(mu_);
-    // Fail() may have answered meanwhile.
+    // Fail() may have answered it meanwhile.
     const auto it = pending_.find(reply.request_id);
     if (it == pending_.end() || it->second.reply.has_value()) {
       give_back = true;
@@ -526,8 +528,8 @@ Status Connection::Deliver(Reply reply) {
   return Status();
 }
 
-// The last hoistd answers nothing any more, and this one has not looked at what
-// was sent to it.
+// The previous hoistd no longer answers, and the new one has not read requests
+// that were sent to it.
 Status Connection::Resume(uint64_t number) {
   const MutexLock sending(send_mu_);
   was_resumed_.store(true);
@@ -535,7 +537,7 @@ Status Connection::Resume(uint64_t number) {
   if (!request_id.ok()) return request_id.status();
   Status sent = SendPacket(
       socket_.get(), handler_->PackGrants(request_id.value(), number), {});
-  // Under the lock: their callers do not leave meanwhile.
+  // The lock keeps the callers waiting, so their requests stay valid.
   const MutexLock lock(mu_);
   std::erase_if(pending_, [&](const auto& entry) {
     return entry.second.abandoned && entry.first != request_id.value();
@@ -570,7 +572,8 @@ void Connection::Fail(Status why) {
   for (Listener* listener : listeners_) listener->SessionEnded(why);
 }
 
-// Wakes the reader and any sender, and tells hoistd that all is given back.
+// Wakes the reader and any sender. hoistd takes it as the release of all
+// holdings.
 void Connection::HangUp() { shutdown(socket_.get(), SHUT_RDWR); }
 
 void Connection::Release() {

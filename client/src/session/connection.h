@@ -72,7 +72,7 @@ class Connection {
   class Listener {
    public:
     virtual ~Listener() = default;
-    // Once, on any thread; must neither block nor call the connection.
+    // Called once, on any thread; must neither block nor call the connection.
     virtual void SessionEnded(const Status& why) = 0;
     // A new hoistd has resumed the session, and answers again. Likewise.
     virtual void SessionResumed() = 0;
@@ -114,7 +114,7 @@ class Connection {
   // Waits for an answer to an empty request. DeadlineExceeded: none came.
   Status Ping(std::chrono::milliseconds deadline,
               const std::atomic<bool>* cancelled);
-  // Makes all calls check their `cancelled`.
+  // Makes all calls check `cancelled`.
   void WakeCalls();
   // Sends, and ignores the reply. If hoistd reads nothing for kGiveBackPatience
   // and the buffer is full, the session ends: it would keep its holdings
@@ -129,20 +129,20 @@ class Connection {
   Status CheckHeld() const { return void_ ? Check() : Status(); }
   // Gives all back, even in use.
   void Close();
-  // All uses have ended. If the session has failed, hoistd is told that all is
-  // given back. Until then the connection stays, since a living hoistd would
+  // All uses have ended. If the session has failed, hoistd is told of the
+  // release. Until then the connection stays open, since a living hoistd would
   // give the memory to others.
   void Release();
 
-  // Not ok: the session has ended, for this reason; `listener` may have been
-  // told, too.
+  // An error: the session has ended, for this reason; `listener` may have been
+  // called, too.
   Status AddListener(Listener* listener);
   // After this returns, `listener` is not called any more.
   void RemoveListener(Listener* listener);
   // Whether it ended before hoistd sent anything.
   bool ended_unheard() const;
-  // Whether a new hoistd has resumed it: the previous one may have done a
-  // request that was then repeated.
+  // Whether a new hoistd has resumed it. Then a repeated request may have been
+  // done before, by the previous hoistd.
   bool was_resumed() const { return was_resumed_.load(); }
   void TellPlansEnded(std::span<const uint64_t> plans, const Status& why);
   void TellResumed();

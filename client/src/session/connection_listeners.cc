@@ -1,4 +1,4 @@
-// Who is told what becomes of a connection.
+// Notifies listeners of a connection's end and resumption.
 #include <span>
 #include <vector>
 

@@ -66,7 +66,7 @@ Session::Session(const hoist_connect_options& options)
 Session::~Session() {
   model_uses_->End();
   Close();
-  // In the child of a fork the mappings are the parent's to count.
+  // In the child of a fork the parent counts the mappings.
   if (forked()) return;
   for (const auto& [index, device] : shared_devices_) device->Leave(this);
 }
@@ -80,7 +80,7 @@ Result<std::shared_ptr<Session>> Session::Connect(
   return session;
 }
 
-// A hoistd that dies meanwhile is as one that does not listen yet.
+// A hoistd that dies during this call counts as one that does not listen yet.
 Status Session::Open(const hoist_connect_options& options) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point end =
@@ -149,14 +149,14 @@ const DeviceFacts* Session::FindDevice(uint32_t index) const {
   return nullptr;
 }
 
-// On the reading thread. No lease is asked for before Open() has filled
-// `shared_devices_`, and the lock of the request's table orders the two.
+// Runs on the reading thread. No lease is requested before Open() has filled
+// `shared_devices_`; the lock of the request table orders the two.
 Status Session::Admit(Reply* reply) {
   if (auto* lease = std::get_if<LeaseGrant>(&reply->body)) {
     return AdmitLease(lease);
   }
-  // hoistd has set the plan, and perhaps ended another for it, whatever becomes
-  // of it here: its caller must learn both.
+  // hoistd has set the plan, and perhaps ended another for it, even if the plan
+  // cannot be used here. The caller must learn both.
   if (auto* plan = std::get_if<PlanGrant>(&reply->body)) {
     plan->admitted = ImportRing(plan);
   }
@@ -199,11 +199,12 @@ void Session::GiveBack(const Reply& reply) {
   }
 }
 
-// What is asked for is used by none of this session's leases and plans, or
-// hoistd errs: then it is kept. Whoever had one has finished its GPU work
-// before it gave that back, as hoist_c.h demands, so that nothing is waited for
-// here; and nothing can be, since whatever is being captured in the context
-// would be lost by it.
+// No lease or plan of this session uses these slabs; if hoistd errs, they are
+// kept.
+//
+// This does not wait for the GPU: by hoist_c.h, holders finish their GPU work
+// before they release. A wait would also invalidate any capture under way in
+// the context.
 void Session::OnAsk(const SlabAsk& ask) {
   if (!ready_.load()) return;  // It has sent no slab yet.
   std::vector<uint64_t> closed;
@@ -315,7 +316,8 @@ Status Session::Forget(const ModelTable& model) {
   return IgnoreReplayedNotFound(CallForNothing(request.base));
 }
 
-// What a hoistd that died has done, the next one does not find.
+// A request repeated to the next hoistd finds nothing if the previous hoistd
+// has done it.
 Status Session::IgnoreReplayedNotFound(Status status) const {
   const bool done_before =
       status.code() == Code::kNotFound && connection_->was_resumed();
@@ -443,13 +445,13 @@ void Session::PostReleases(std::span<const uint64_t> lease_ids) {
 
 Result<PlanGrant> Session::SetPlan(const Hoist__V1__SetPlanRequest& request) {
   if (forked()) return ForkedStatus();
-  // The new plan may need the place of the old one.
+  // The new plan may need the old plan's place.
   SlabUses::Places old = uses_.RemovePlan(request.replaces);
   Result<Reply> reply = connection_->Call(
       request.base, {},
       std::chrono::milliseconds(request.deadline_ms) + call_deadline_);
   if (!reply.ok()) {
-    // It may stand as before.
+    // The old plan may still stand.
     if (!old.empty()) uses_.PutBack(request.replaces, std::move(old));
     return reply.status();
   }
@@ -465,7 +467,7 @@ void Session::ForgetPlan(uint64_t id) {
   plans_.erase(id);
 }
 
-// An error means that the session has ended, and all that it had with it.
+// An error means that the session has ended, with all its holdings.
 void Session::Return(const Connection::Request& request, Heard heard) {
   if (heard == kUnheard) return connection_->Post(request);
   (void)connection_->CallToGiveBack(request, call_deadline_);
@@ -523,7 +525,7 @@ Result<PermitGrant> Session::OpenPermit(
   Result<Reply> reply =
       connection_->Call(request.base, {}, call_deadline_, cancelled);
   if (!reply.ok()) {
-    // Shares and devices were checked, so that it is the verb.
+    // Share and device were checked, so the verb itself is unknown.
     const Status& why = reply.status();
     if (why.code() != Code::kInvalidArgument) return why;
     return Status(Code::kUnimplemented,
@@ -552,8 +554,8 @@ Status Lease::Check() const {
 }
 
 const TensorEntry* Lease::FindTensor(std::string_view name) const {
-  // The model's table knows the first tensor of each name; published groups may
-  // share names, so that another group's is looked for here.
+  // The table finds the first tensor of a name. Published groups may share
+  // names, so another group's tensor is searched here.
   const std::optional<TensorPlace> place = model_->FindTensor(name);
   if (!place.has_value()) return nullptr;
   if (place->group == grant_.group) return &group().tensors[place->tensor];
@@ -568,7 +570,7 @@ Status Lease::Release() {
   if (released_.exchange(true)) return Status();
   Status released = session_->Release(grant_.id);
   held_.reset();
-  // A closed session has given everything back already.
+  // A closed session has released everything already.
   if (released.code() == Code::kFailedPrecondition) return Status();
   return released;
 }

@@ -23,8 +23,9 @@ struct Table {
   std::map<Key, std::weak_ptr<SharedDevice>> devices;  // Guarded by mu.
 };
 
-// Never destroyed: sessions that nobody closed may outlive static objects. One
-// table a generation, since a fork may have happened under the other's lock.
+// Never destroyed: unclosed sessions may outlive static objects. There is one
+// table per fork generation, since a fork may have happened under the other's
+// lock.
 Table& CurrentTable(uint64_t generation) {
   static std::atomic<Table*> current{nullptr};
   Table* table = current.load();
@@ -62,7 +63,7 @@ Status SharedDevice::OpenMapLocked() {
       facts_.kind == DeviceKind::kCuda ? std::vector{facts_.uuid} : gpus_;
   Result<std::unique_ptr<DeviceMap>> made = Status();
   if (cuda.empty()) made = CreateEmulatedDeviceMap(facts_.span_bytes);
-  // Any of them that this process sees does.
+  // Any GPU that this process sees will do.
   for (const Uuid& gpu : cuda) {
     made = CreateCudaDeviceMap(gpu, facts_.span_bytes);
     if (made.ok()) break;
@@ -85,7 +86,7 @@ Status SharedDevice::ImportLocked(Arrival arrival) {
       slab.bytes > facts_.span_bytes - offset) {
     return Status(Code::kInternal, "hoistd sent a slab outside its device");
   }
-  // Slab ids only grow, so the higher one is what lies there now.
+  // Slab ids only increase, so the slab with the higher id is the current one.
   auto it = ranges_.upper_bound(offset);
   if (it != ranges_.begin()) {
     const auto before = std::prev(it);
@@ -114,7 +115,7 @@ Status SharedDevice::CheckCoveredLocked(uint64_t offset_bytes,
     --it;
     const uint64_t slab_end = it->first + it->second.bytes;
     if (slab_end <= at) break;
-    // Slabs opened through legacy handles are not side by side.
+    // IPC slabs are not contiguous.
     if (it->second.backing == SlabBacking::kIpc && slab_end < end) break;
     at = slab_end;
   }
@@ -182,7 +183,7 @@ void SharedDevice::Leave(const void* session) {
     return arrival.session == session;
   });
   for (auto it = ranges_.begin(); it != ranges_.end();) {
-    // What cannot be unmapped goes with the map.
+    // Mappings that cannot be unmapped end with the map.
     if (!GiveUpLocked(session, &it).ok()) ++it;
   }
 }

@@ -21,7 +21,7 @@ void SlabUses::Add(const LeaseGrant& lease) {
 void SlabUses::Add(const PlanGrant& plan) {
   Places places;
   for (const PlannedGroup& group : plan.groups) {
-    // A grant says its device only where it brings slabs.
+    // `slab_device` is set only if the grant brings slabs.
     if (!group.resident) {
       places.push_back(
           {plan.slab_device, group.offset_bytes, group.slot_bytes});
