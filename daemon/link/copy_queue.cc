@@ -64,7 +64,7 @@ absl::Status CopyQueue::Add(LinkParty party, LinkPiece piece, absl::Time now,
   words.push_back({by_stream_, static_cast<uint32_t>(number)});
   if (status.ok()) status = copies_->WriteWords(words);
   if (!status.ok()) {
-    // Copies are in flight anyway: the stream's thread reports its end.
+    // The copies are in flight anyway; the stream's thread reports their end.
     copies_->Then(
         [this, number](const absl::Status&) { by_thread_.store(number); });
   }
@@ -75,7 +75,7 @@ absl::Status CopyQueue::Add(LinkParty party, LinkPiece piece, absl::Time now,
 std::vector<CopyQueue::Queued> CopyQueue::Ended() {
   std::vector<Queued> ended;
   uint64_t number = by_thread_.load(std::memory_order_acquire);
-  // The word's lead; absurd if it lags.
+  // How far the word is ahead; a huge number if it is behind.
   const uint32_t more = by_stream_->load(std::memory_order_acquire) -
                         static_cast<uint32_t>(ended_);
   if (more <= pieces_.size()) number = std::max(number, ended_ + more);

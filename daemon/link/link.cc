@@ -59,7 +59,7 @@ Link::Link(Device& device, const Clock& clock, const LinkOptions& options,
   Add(LinkParty::Leases(), {}, leases_);
   Add(LinkParty::Background(), {.max_bytes_per_second = load_rate_},
       background_);
-  // Its bytes go the other way, so the cap on loads does not apply.
+  // Reads go the other way, so the cap on loads does not apply.
   Add(LinkParty::Reads(), {}, reads_);
 }
 
@@ -114,7 +114,8 @@ void Link::Post(Command command) {
     const absl::MutexLock lock(&mu_);
     commands_.push_back(std::move(command));
   }
-  // Never read: each write is an edge, and only 2^64 writes fill it.
+  // The counter is never read: each write is an edge, and only 2^64 writes fill
+  // it.
   const uint64_t one = 1;
   HOIST_CHECK(write(command_.get(), &one, sizeof(one)) == sizeof(one));
 }
@@ -149,12 +150,12 @@ absl::Status Link::Watch(int eventfd) {
 }
 
 void Link::Unwatch(int eventfd) {
-  // Other holders' descriptors would keep it in the set.
+  // Without this, a descriptor held elsewhere would keep it in the epoll set.
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, eventfd, nullptr);
 }
 
 void Link::Begin() {
-  // Else naps of a microsecond last 50 more. On failure they do.
+  // By default a nap of 1 us takes 50 us more; after a failure it still does.
   prctl(PR_SET_TIMERSLACK, 1);
 }
 
@@ -174,7 +175,7 @@ absl::Duration Link::Turn() {
   return absl::ZeroDuration();
 }
 
-// No new copies; those in flight end before their targets.
+// Starts no new copies; those in flight end before their targets do.
 absl::Duration Link::LastTurns() {
   FailImages();
   RunCommands();
@@ -202,7 +203,7 @@ bool Link::RunCommands() {
 
 bool Link::TakeEnded(absl::Time now) {
   const std::vector<CopyQueue::Queued> ended = copies_->Ended();
-  // Errors are seen even while customers keep this thread busy.
+  // Detects errors even while customers keep this thread busy.
   looks_ = ended.empty() && copies_->under_way() > 0 ? looks_ + 1 : 0;
   if (looks_ >= kLooksToHealth) {
     looks_ = 0;
@@ -348,7 +349,7 @@ bool Link::Release() {
   return news;
 }
 
-// An error of the device: its streams write no words any more.
+// After an error of the device its streams write no more words.
 void Link::CheckHealth(absl::Time now) {
   const absl::Status health = copies_->Health();
   if (health.ok()) return;

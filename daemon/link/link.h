@@ -199,7 +199,7 @@ class Link final : private Loop {
   // link_grants.cc
   void Give(LinkParty party, uint64_t bytes, absl::Time now);
   bool TakeGrants(absl::Time now);
-  // Of all parties, or of one.
+  // Ends the grants of one party, or of all.
   void EndGrants(std::optional<LinkParty> of, const absl::Status& why,
                  absl::Time now);
   void EndGrant(const Grant& grant, const absl::Status& status, absl::Time now);

@@ -1,4 +1,4 @@
-// Pieces that workers copy themselves: granted, with a place in flight.
+// Grants: pieces that workers copy themselves, with a place in flight.
 #include <algorithm>
 #include <vector>
 
@@ -51,7 +51,7 @@ void Link::EndGrants(std::optional<LinkParty> of, const absl::Status& why,
   }
 }
 
-// It is already removed from grants_.
+// The grant is already removed from grants_.
 void Link::EndGrant(const Grant& grant, const absl::Status& status,
                     absl::Time now) {
   Activity& activity = activity_[static_cast<size_t>(grant.party.of)];

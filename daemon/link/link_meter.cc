@@ -44,8 +44,8 @@ void LinkMeter::Ended(LinkClass of, uint64_t bytes, bool more, absl::Time now) {
   Advance(now);
   busy_ = more;
   if (of == LinkClass::kPlans) plan_ended_ = now;
-  // Of pieces seen to end at once, all but the first took no time and count
-  // with it.
+  // Of pieces seen to end at once, the first gets all of the time; the others
+  // count with it.
   const Copied copied = {double(bytes), absl::ToDoubleSeconds(now - piece_at_)};
   if (now > piece_at_) {
     ended_shared_ = std::exchange(piece_shared_, shared_);
@@ -80,7 +80,7 @@ double LinkMeter::Rate() const {
 }
 
 double LinkMeter::RateLocked() const {
-  // As if this much had been copied at the guessed rate before.
+  // Starts from the guess, as if kGuessed bytes had been copied at that rate.
   constexpr double kGuessed = 64 << 10;
   return (alone_.bytes + kGuessed) / (alone_.seconds + kGuessed / kFirstGuess);
 }

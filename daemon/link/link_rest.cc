@@ -1,4 +1,4 @@
-// The link's thread while nothing happens.
+// How the link's thread rests while there is no news.
 #include <poll.h>
 #include <sys/epoll.h>
 
@@ -10,11 +10,12 @@
 namespace hoistd {
 namespace {
 
-// Immediate news (the next group's done word) is seen without a nap.
+// Spins before the first nap: immediate news (the next group's done word) needs
+// no nap.
 constexpr int kSpins = 16;
 constexpr absl::Duration kShortestNap = absl::Microseconds(1);
-// With only images without waiters: two pieces are queued, so the link does not
-// idle meanwhile, and more small images share a piece.
+// The nap if all loads are images without waiters. Two pieces are queued, so
+// the link does not idle meanwhile, and more small images share a piece.
 constexpr absl::Duration kLoadNap = absl::Microseconds(50);
 constexpr absl::Duration kNapOverhead = absl::Microseconds(3);
 constexpr absl::Duration kLongestNap = absl::Milliseconds(1);
@@ -23,8 +24,8 @@ constexpr absl::Duration kLazyAfter = absl::Seconds(10);
 // A nap is this part of the time since the last news, which bounds the added
 // delay.
 constexpr int kNapPart = 32;
-// A worker that stages layer after layer should not have to wake us for each;
-// until then we only nap.
+// Sleep only after this: until then we nap, so that a worker that stages layer
+// after layer need not wake us for each.
 constexpr absl::Duration kSleepAfter = absl::Milliseconds(5);
 constexpr absl::Duration kHealthAfter = absl::Milliseconds(1);
 
@@ -57,7 +58,7 @@ absl::Duration Link::Rest(absl::Time now) {
     until = std::min(until, member.customer->deadline());
   }
   if (rested_ >= kSleepAfter && AllQuiet()) {
-    // A change after this look sees us asleep, and wakes us.
+    // A change after the look below wakes us: it sees us asleep.
     SetSleeping(true);
     sleeping_ = true;
     if (!Look(now) && !Fill(now)) return std::max(until - now, kShortestNap);
@@ -71,7 +72,7 @@ absl::Duration Link::Rest(absl::Time now) {
   absl::Duration nap = std::clamp(
       rested_ / kNapPart, LoadsAlone() ? kLoadNap : kShortestNap, longest);
   nap = std::clamp(until - now, kShortestNap, nap);
-  // The kernel's part of a nap, most of the shortest ones, is estimated.
+  // The kernel's part of a nap is an estimate; it is most of the shortest naps.
   rested_ += nap + kNapOverhead;
   return nap;
 }
@@ -84,7 +85,7 @@ bool Link::Wait(absl::Duration limit) {
   if (ppoll(&poll, 1, forever ? nullptr : &time, nullptr) <= 0) {
     return false;
   }
-  // Takes all edges; their sources do not matter.
+  // Consumes all edges; their sources do not matter.
   std::array<epoll_event, 64> events;
   while (epoll_wait(epoll_.get(), events.data(), events.size(), 0) ==
          static_cast<int>(events.size())) {
