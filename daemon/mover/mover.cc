@@ -22,8 +22,8 @@
 namespace hoistd {
 namespace {
 
-// A file that changed during its read gave bytes of no single version. Checks
-// the files that were read, each once.
+// Checks each file that was read, once. If a file changed during the read, its
+// bytes are of no single version.
 absl::Status CheckUnchanged(const SourceFiles& files,
                             const std::vector<SheetRead>& reads) {
   std::set<uint32_t> read;
@@ -73,7 +73,8 @@ absl::Status ReadGroup(IoHelper& run, IoEngine& io, const SourceFiles& files,
   return absl::OkStatus();
 }
 
-// Enough for a good part of the memory's rate; other CPUs are for workers.
+// Enough threads for a good part of the memory bandwidth; the other CPUs are
+// for workers.
 int CopyThreads(const MoverParts& parts) {
   if (parts.copy_threads > 0) return parts.copy_threads;
   return static_cast<int>(
@@ -273,7 +274,8 @@ void Mover::Carry(const Transfer& transfer, const ClientToHost& way) {
   });
 }
 
-// On a thread of receivers_; others may help. `held` lives as long.
+// Runs on a thread of receivers_; others may help. Keeps `held` until the
+// report.
 void Mover::Hash(const Transfer& transfer, std::span<const std::byte> image,
                  std::shared_ptr<hoist::Mapping> held) {
   auto hash = std::make_shared<ContentHash>(

@@ -74,7 +74,7 @@ class Mover {
   ~Mover();  // Waits for its threads; all else must be over.
 
   void AddFiles(ModelId model, std::shared_ptr<const SourceFiles> files);
-  // They close after their last read.
+  // Files close after their last read.
   void DropFiles(ModelId model);
 
   void Start(Transfer transfer);

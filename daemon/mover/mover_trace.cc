@@ -1,4 +1,4 @@
-// Transfers without a link in a recording.
+// Records transfers that use no link.
 #include <optional>
 #include <variant>
 
@@ -9,7 +9,7 @@
 namespace hoistd {
 namespace {
 
-// nullopt: recorded by its link.
+// nullopt: the transfer's link records it.
 std::optional<TraceKind> KindOf(const TransferWay& way) {
   using Kind = std::optional<TraceKind>;
   return std::visit(
@@ -28,7 +28,8 @@ std::optional<TraceKind> KindOf(const TransferWay& way) {
       way);
 }
 
-// Of files, without bytes already on the host, as core counts.
+// Bytes read from files, without bytes already on the host, as core counts
+// them.
 uint64_t BytesOf(const Transfer& transfer) {
   const auto* files = transfer.by<FilesToHost>();
   if (files == nullptr) return transfer.group->image_bytes;

@@ -12,7 +12,7 @@ SlabMaker::~SlabMaker() {
   stopping_ = true;
   thread_.reset();
   for (const SlabId id : slabs_) {
-    // Nobody could act on a failure any more.
+    // At the end no caller could handle a failure.
     device_.DestroySlab(id).IgnoreError();
   }
 }
