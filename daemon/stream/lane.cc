@@ -13,14 +13,14 @@ namespace {
 
 namespace lane = hoist::lane;
 
-// From a GPU's write of done_flag to its next write of `want`, which may still
-// show the finished place.
+// The time from a GPU's write of done_flag to its next write of `want`. Until
+// then `want` may still show the finished place.
 constexpr absl::Duration kWantLag = absl::Microseconds(100);
 // A deadline missed by this much passed while this process was stopped or the
 // machine slept. Nothing could arrive meanwhile, so the wait starts anew, once.
 constexpr absl::Duration kOverslept = absl::Seconds(1);
-// Released words are as far ahead as comparisons allow: positions staged before
-// the client sees the fault do not wait.
+// Released words are as far ahead as comparisons allow, so that positions
+// staged before the client sees the fault do not wait.
 constexpr uint32_t kFarAhead = uint32_t{1} << 30;
 constexpr size_t kReleasesALook = 1024;
 
@@ -161,11 +161,12 @@ bool Lane::LookAtRequests() {
   return changed;
 }
 
-// False: not yet.
+// False: the request must be repeated later.
 bool Lane::Request(const lane::Request& request) {
   switch (static_cast<lane::RequestKind>(request.kind)) {
     case lane::RequestKind::kSkip: {
-      // Only the GPU knows the next position there; `want` gives it.
+      // In captured form only the GPU knows the next position, and `want` tells
+      // it.
       if (by_flags(request.to)) return true;
       const absl::Status status = schedule_.Skip(request.from, request.to);
       if (absl::IsResourceExhausted(status)) return false;
@@ -186,7 +187,8 @@ bool Lane::Request(const lane::Request& request) {
 }
 
 bool Lane::Capture(uint64_t from) {
-  // The client stages `from` next; words reach no further ahead.
+  // The client stages `from` next; words can express positions only so far
+  // ahead.
   if (stats_.captured || from + kFarAhead < schedule_.head() ||
       from > schedule_.head() + kFarAhead) {
     Fail(absl::InvalidArgumentError(absl::StrCat(
@@ -217,8 +219,8 @@ bool Lane::LookAtDone(absl::Time now) {
         schedule_.SawDone(group, words.done.load(std::memory_order_acquire));
       } else if (words.done_flag.load() == 1) {
         words.done_flag.store(0);
-        // A GPU first clears the flag: it is from a use that outlived the last
-        // hoistd.
+        // A GPU clears the flag before it writes done_flag. If the flag is set,
+        // done_flag is from a use that outlived the last hoistd.
         if (words.flag.load() != lane::kFlagEmpty) return false;
         schedule_.SawDoneFlag(group);
         done_place_ = static_cast<uint32_t>(position % spec_.order.size()) + 1;
@@ -244,7 +246,7 @@ bool Lane::LookAtWant(absl::Time now) {
   if (want == done_place_ && now - done_at_ < kWantLag) return false;
   const uint64_t place = want - 1;
   const LaneGroup group = spec_.order[place];
-  // It is in its slot, on its way, or its last use just ends.
+  // The group is in its slot, on its way, or its last use is just ending.
   if (schedule_.loading(group) || schedule_.in_use(group)) return false;
   const uint64_t at = head % spec_.order.size();
   const uint64_t order = spec_.order.size();
@@ -252,8 +254,8 @@ bool Lane::LookAtWant(absl::Time now) {
 }
 
 // Skips positions that the GPU did not take, and [head, to). The GPU stages in
-// order: while it waits for `want` it takes nothing else. After clearing the
-// flags, checks that it still waits, else sets them again.
+// order, and takes nothing else while it waits for `want`. After it has cleared
+// the flags, this checks that the GPU still waits, else sets the flags again.
 bool Lane::Jump(uint32_t want, uint64_t to) {
   const bool passes =
       std::any_of(watched_.begin(), watched_.end(), [&](LaneGroup group) {
@@ -405,7 +407,7 @@ LinkPiece Lane::TakePiece(uint64_t at_most) {
   LinkPiece piece;
   Taken& taken = under_way_.emplace_back();
   AddTo(piece, at_most);
-  // Joins small groups: words between their copies would cost time.
+  // Joins small groups, since words between their copies would cost time.
   while (current_->range == hosts_[current_->load.group].ranges.size()) {
     const LaneSchedule::Load load = current_->load;
     const bool by_flag = by_flags(load.position);
@@ -529,7 +531,7 @@ void Lane::CheckDeadline(absl::Time now) {
 
 std::string Lane::WaitCause(LaneGroup group) const {
   if (schedule_.loading(group)) return "its copy over the link";
-  // Positions are served in order: the head is the cause.
+  // Positions are served in order, so the head is the cause.
   const LaneGroup head = schedule_.GroupAt(schedule_.head());
   const std::string before =
       head == group ? "" : absl::StrCat("group ", head, ", which waits for ");
@@ -550,8 +552,8 @@ std::string Lane::WaitCause(LaneGroup group) const {
   return before + "its turn on the link";
 }
 
-// A few groups per call, so that a large lane delays no other. True: more
-// groups were never released.
+// Releases a few groups per call, so that a large lane delays no other. True:
+// some groups had never been released.
 bool Lane::Release() {
   lane::Header& header = memory_->header();
   const uint32_t word = header.cursor.load() + kFarAhead;

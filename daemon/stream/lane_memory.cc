@@ -89,8 +89,8 @@ absl::StatusOr<std::unique_ptr<LaneMemory>> LaneMemory::Adopt(
   return made;
 }
 
-// Tells the client that a lane cannot be resumed. Before its ring is reused:
-// later results are void.
+// Tells the client that a lane cannot be resumed. This precedes any reuse of
+// its ring: later results are void.
 absl::Status LaneMemory::CheckVersion() {
   const uint32_t version = header().version;
   const uint32_t adoption = header().adoption.load();

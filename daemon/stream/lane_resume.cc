@@ -1,5 +1,5 @@
-// A lane that outlives its hoistd: what it leaves, and how a successor resumes
-// it. lane_layout.h says why slots match their words.
+// A lane that outlives its hoistd: the progress it leaves, and how a successor
+// resumes. lane_layout.h says why slots match their words.
 #include <algorithm>
 #include <utility>
 
@@ -11,7 +11,7 @@ namespace {
 
 namespace lane = hoist::lane;
 
-// Positions are counted from 0, one by one.
+// A bound on positions: they are counted from 0, one by one.
 constexpr uint64_t kMaxPosition = uint64_t{1} << 62;
 constexpr uint64_t kResumeFarAhead = uint64_t{1} << 30;
 

@@ -30,7 +30,7 @@ void Lane::TraceLook(absl::Time now) {
       TellOpen(EventOf(TraceKind::kHostWait, group, hosts_[group].asked_at));
     }
   }
-  // A released wait is over.
+  // A wait that was released is over.
   if (!alive() && traced_.wanted.has_value()) TraceWaited(now);
   const std::optional<Wanted> wanted = alive() ? wanted_ : std::nullopt;
   if (wanted != traced_.wanted && wanted.has_value()) {
@@ -90,11 +90,11 @@ void Lane::EndGap(absl::Time now) {
   parts_.trace->Add(event);
 }
 
-// As WaitCause says it.
+// The causes are WaitCause's.
 TraceWhy Lane::WhyNotLoaded(LaneGroup group) const {
   if (current_.has_value() || schedule_.loading(group)) return TraceWhy::kTurn;
   if (schedule_.blocked_on_host().has_value()) return TraceWhy::kNotOnHost;
-  // Positions are served in order: the head is the cause.
+  // Positions are served in order, so the head is the cause.
   const LaneGroup head = schedule_.GroupAt(schedule_.head());
   for (const LaneGroup other : watched_) {
     if (other == head) return TraceWhy::kNotDone;

@@ -48,7 +48,7 @@ Streamer::Streamer(StreamerParts parts, StreamerEvents events)
 Streamer::~Streamer() {
   absl::Notification gone;
   parts_.link->Post([this, &gone] {
-    // The last holder to go notifies.
+    // The last holder's end notifies.
     const std::shared_ptr<void> all(nullptr, [&gone](void*) { gone.Notify(); });
     std::vector<PlanId> plans;
     for (const auto& [plan, entry] : lanes_) plans.push_back(plan);
