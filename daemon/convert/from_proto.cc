@@ -15,8 +15,8 @@ absl::Status Invalid(absl::string_view what, absl::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat(what, " ", why));
 }
 
-// Whether `text` is well-formed UTF-8. Protobuf C++ checks it when it parses;
-// this is for callers that come another way, and costs little.
+// True: `text` is well-formed UTF-8. Protobuf C++ checks this in its parser;
+// this check is for other callers, and cheap.
 bool IsUtf8(absl::string_view text) {
   size_t i = 0;
   while (i < text.size()) {
@@ -87,7 +87,7 @@ absl::StatusOr<Tensor> TensorFromProto(const pb::Tensor& in,
   for (int64_t stride : in.strides()) {
     if (stride < 0) return Invalid(what, "has a negative stride");
   }
-  // No sum below can wrap: the size is compared with what is left.
+  // No sum below can overflow: the size is compared with the remaining bytes.
   if (in.offset_bytes() > image_bytes ||
       in.size_bytes() > image_bytes - in.offset_bytes()) {
     return Invalid(what, absl::StrCat("lies outside the image of ", image_bytes,

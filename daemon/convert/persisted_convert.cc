@@ -27,13 +27,13 @@ void UserToProto(const std::optional<User>& user, pb::PersistedUser* out) {
   }
 }
 
-// nullopt in it: everyone.
+// The optional is empty for everyone.
 absl::StatusOr<std::optional<User>> ReaderFromProto(
     const pb::PersistedUser& in) {
   if (in.everyone()) return std::nullopt;
   if (in.tenant().empty()) return std::optional<User>(User(in.uid()));
   const std::optional<User> tenant = User::Tenant(in.tenant());
-  // A name that is none would be everyone's.
+  // An invalid tenant name must not become everyone.
   if (!tenant.has_value()) return Malformed("user");
   return tenant;
 }
@@ -190,7 +190,7 @@ absl::StatusOr<ModelRecord> ModelFromRecord(absl::string_view bytes) {
   if (!readers.has_value()) return Malformed("model");
   model.readers = *readers;
   model.name = in.name();
-  // Each keeps a place at the next start, so that there must be a bound.
+  // The next start reserves a place for each, so the number must be bounded.
   for (const uint32_t place : in.missing_groups()) {
     const bool rises =
         model.missing_groups.empty() || model.missing_groups.back() < place;

@@ -1,4 +1,4 @@
-// What is written down for hoistd's successor, to bytes and back
+// Converts the records for hoistd's successor to bytes and back
 // (proto/hoist/v1/persisted.proto).
 #ifndef HOIST_DAEMON_CONVERT_PERSISTED_CONVERT_H_
 #define HOIST_DAEMON_CONVERT_PERSISTED_CONVERT_H_
@@ -30,16 +30,17 @@ struct ModelRecord {
   User owner;
   Readers readers = Readers::kOwner;
   std::string name;
-  // Of files, the numbers of their descriptors, and that of its spec; 0: it is
-  // published.
+  // A model of files: the numbers of their descriptors, and that of its spec;
+  // 0: a published model.
   std::vector<uint64_t> files;
   uint64_t spec = 0;
   Fingerprint spec_hash = {};
-  // Of a published one, those that were missing already, in ascending order.
+  // A published model: its groups that were missing already, in ascending
+  // order.
   std::vector<uint32_t> missing_groups;
 };
 
-// A plan that stands, with what its streaming needs.
+// A live plan, with the parameters of its streaming.
 struct PlanRecord {
   SessionId session;
   PlanGrant grant;  // But for its slabs.
@@ -47,7 +48,7 @@ struct PlanRecord {
   absl::Duration stage_deadline;
 };
 
-// On what is loaded to a device and nobody waits for, in bytes a second.
+// A rate limit on background loads to a device, in bytes per second.
 struct LoadCap {
   uint64_t set = 0;         // By an admin; 0: none.
   uint64_t configured = 0;  // By hoistd.toml, then.
@@ -55,7 +56,7 @@ struct LoadCap {
 
 std::string ToRecord(const PersistedInstance& instance);
 std::string ToRecord(const ModelRecord& model);
-// Of files. May be large.
+// For a model of files. May be large.
 std::string ToRecord(const ModelSpec& spec);
 std::string ToRecord(const PersistedSlab& slab);  // But for its descriptor.
 std::string ToRecord(const PersistedCopy& copy);  // But for its place.
@@ -66,8 +67,8 @@ std::string ToRecord(const PlanRecord& plan);
 std::string ToRecord(const PersistedPin& pin);
 std::string ToRecord(const LoadCap& cap);
 
-// InvalidArgument: bytes that no ToRecord makes. Whether they agree with
-// anything else is NodeRestore's to say.
+// InvalidArgument: bytes that no ToRecord makes. NodeRestore checks that
+// records agree with each other.
 absl::StatusOr<PersistedInstance> InstanceFromRecord(absl::string_view bytes);
 absl::StatusOr<ModelRecord> ModelFromRecord(absl::string_view bytes);
 absl::StatusOr<std::shared_ptr<const ModelSpec>> SpecFromRecord(

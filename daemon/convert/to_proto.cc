@@ -75,7 +75,7 @@ void GroupToProto(const Group& group, GroupIndex index, pb::Group* out) {
   for (const Tensor& tensor : group.tensors) {
     pb::Tensor* to = out->add_tensors();
     to->set_name(tensor.name);
-    // The numbers are the same: types.proto, enum DType.
+    // Both enums have the same numbers: types.proto, enum DType.
     to->set_dtype(static_cast<pb::DType>(tensor.dtype));
     to->mutable_shape()->Assign(tensor.shape.begin(), tensor.shape.end());
     to->mutable_strides()->Assign(tensor.strides.begin(), tensor.strides.end());
@@ -134,7 +134,7 @@ void SlabToProto(const SlabUse& use, DeviceIndex device, pb::Slab* out) {
 
 namespace {
 
-// With its descriptor, numbered by its place in `fds`.
+// Appends the slab's descriptor to `fds`, and refers to it by its place there.
 void AttachSlab(const SlabUse& use, DeviceIndex device, pb::Slab* out,
                 std::vector<int>* fds) {
   SlabToProto(use, device, out);

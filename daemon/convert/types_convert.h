@@ -1,8 +1,8 @@
-// proto/hoist/v1/types.proto to the daemon's values and back.
+// Converts proto/hoist/v1/types.proto to the daemon's values and back.
 //
-// What comes from a client is checked here, once: lengths, counts, enums and
-// numbers. What needs the model or the node to judge (does the layout agree,
-// is there such a device) is the engine's to refuse.
+// Client input is validated here, once: lengths, counts, enums and numbers. The
+// engine validates the rest, for which it needs the model or the node: layouts,
+// device numbers.
 #ifndef HOIST_DAEMON_CONVERT_TYPES_CONVERT_H_
 #define HOIST_DAEMON_CONVERT_TYPES_CONVERT_H_
 
@@ -30,8 +30,7 @@ namespace hoistd {
 
 namespace pb = hoist::v1;
 
-// Limits on what a client may say. Messages as a whole are bounded by the
-// transport.
+// Limits on client input. The transport bounds whole messages.
 inline constexpr size_t kMaxModelNameBytes = 512;
 inline constexpr size_t kMaxGroupNameBytes = 512;
 inline constexpr size_t kMaxTensorNameBytes = 4096;
@@ -39,37 +38,37 @@ inline constexpr size_t kMaxClientNameBytes = 256;
 inline constexpr int kMaxTensorsPerModel = 1'000'000;
 inline constexpr int kMaxGroupsPerModel = 1'000'000;
 inline constexpr int kMaxRank = 64;
-// A deadline further off than this is this.
+// Longer deadlines are cut to this.
 inline constexpr absl::Duration kMaxDeadline = absl::Hours(24);
 
-// --- From a client. InvalidArgument says which field, and what is allowed. ---
+// --- From a client. InvalidArgument names the field and allowed values. ---
 
-// Not empty, at most `max_bytes`, without NUL bytes, valid UTF-8. `what` names
-// the field in the message.
+// Checks that the name is not empty, at most `max_bytes`, without NUL bytes,
+// and valid UTF-8. `what` names the field in errors.
 absl::StatusOr<std::string> NameFromProto(absl::string_view what,
                                           absl::string_view name,
                                           size_t max_bytes);
 // A SHA-256, 32 bytes.
 absl::StatusOr<Content> ContentFromProto(absl::string_view content);
-// READERS_UNSPECIFIED is nullopt: as hoistd.toml says.
+// READERS_UNSPECIFIED is nullopt: hoistd.toml's default.
 absl::StatusOr<std::optional<Readers>> ReadersFromProto(pb::Readers readers);
-// TIER_UNSPECIFIED is `fallback`, or refused where that is nullopt. `device` is
-// looked at for TIER_DEVICE only.
+// TIER_UNSPECIFIED is `fallback`; InvalidArgument if that is nullopt. `device`
+// is read for TIER_DEVICE only.
 absl::StatusOr<TierAt> TierFromProto(
     pb::Tier tier, uint32_t device,
     std::optional<TierAt> fallback = std::nullopt);
 absl::StatusOr<GroupingSpec> GroupingFromProto(const pb::Grouping& grouping);
-// Whether the files have such parts is the engine's to say.
+// The engine checks that the files have such parts.
 absl::StatusOr<std::vector<JoinedTensor>> JoinedFromProto(
     const google::protobuf::RepeatedPtrField<pb::JoinedTensor>& joined);
 // A group to publish; its index is ignored. Shapes, strides, offsets and sizes
-// are within bounds and the image; whether they are the one layout is the
-// engine's to say.
+// are within bounds and within the image. The engine checks that they are the
+// one valid layout.
 absl::StatusOr<Group> GroupFromProto(const pb::Group& group);
 // Milliseconds from now, at most kMaxDeadline.
 absl::Duration DeadlineFromProto(uint64_t deadline_ms);
 absl::StatusOr<ShareOptions> ShareFromProto(const pb::Share& share);
-// What a client may say of a share, in whichever message.
+// Validates a share, in whichever message it came.
 absl::Status CheckShare(const ShareOptions& share);
 // Group numbers of Prefetch, SetOrder and SetPlan.
 template <typename Repeated>
@@ -91,18 +90,18 @@ pb::Backing BackingToProto(Backing backing);
 void GroupToProto(const Group& group, GroupIndex index, pb::Group* out);
 void ModelToProto(const Model& model, pb::Model* out);
 void DeviceToProto(const DeviceView& device, pb::Device* out);
-// All but what carries the descriptor: `fd_index` or `path`.
+// Sets all fields but the descriptor's: `fd_index` or `path`.
 void SlabToProto(const SlabUse& use, DeviceIndex device, pb::Slab* out);
-// All but `slabs`.
+// Sets all fields but `slabs`.
 void LeaseToProto(const LeaseGrant& grant, pb::Lease* out);
-// For the session socket: with `slabs`; the descriptors to attach are appended
-// to `fds` (borrowed, as SlabUse says) and numbered by their place in it.
+// For the session socket: with `slabs`. Appends the descriptors to attach to
+// `fds` (borrowed, as SlabUse says); each slab refers to its place there.
 void LeaseToProto(const LeaseGrant& grant, pb::Lease* out,
                   std::vector<int>* fds);
-// As above for the slabs.
+// Slabs as above.
 void ArenaToProto(const ArenaGrant& grant, pb::Arena* out,
                   std::vector<int>* fds);
-// But for the lane's descriptors. As above for the slabs'.
+// Sets all fields but the lane's descriptors. Slabs as above.
 void PlanToProto(const PlanGrant& grant, pb::Plan* out, std::vector<int>* fds);
 
 }  // namespace hoistd
