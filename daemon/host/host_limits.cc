@@ -16,7 +16,7 @@ namespace {
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kStep = 2 * kMiB;
 constexpr uint64_t kUnknownBytes = 4096 * kMiB;
-// Version 1 has no word for "no limit": it is the largest number of pages.
+// cgroup v1 has no "no limit" value: it shows the largest number of pages.
 constexpr uint64_t kNoLimit = uint64_t{1} << 60;
 
 std::optional<std::string> ReadFile(const std::string& path) {
@@ -34,21 +34,21 @@ std::optional<uint64_t> Least(std::optional<uint64_t> a,
 std::optional<uint64_t> ReadLimit(const std::string& file) {
   const std::optional<std::string> text = ReadFile(file);
   uint64_t bytes = 0;
-  // "max" is no number, so it is no limit.
+  // "max" is not a number, and so no limit.
   if (!text || !absl::SimpleAtoi(*text, &bytes) || bytes >= kNoLimit) {
     return std::nullopt;
   }
   return bytes;
 }
 
-// The least of `name` in `mount`/`path` and every folder above it. A folder
-// may be missing: a container sees its own cgroup at the mount's root, while
-// the path may be the host's.
+// The least value of file `name` in `mount`/`path` and all its parents.
+// Directories may be missing: a container sees its own cgroup at the mount's
+// root, but perhaps the host's path.
 std::optional<uint64_t> LeastUpwards(const std::string& mount,
                                      absl::string_view path,
                                      absl::string_view name) {
   std::vector<std::string> parts = absl::StrSplit(path, '/', absl::SkipEmpty());
-  // A process outside of its namespace's root is shown as "/../x".
+  // A process outside its namespace's root is shown as "/../x".
   parts.erase(std::remove(parts.begin(), parts.end(), ".."), parts.end());
   std::optional<uint64_t> least;
   while (true) {
@@ -67,7 +67,7 @@ bool HasController(absl::string_view controllers, absl::string_view name) {
   return false;
 }
 
-// Of a refusal: what there is, and the remedy.
+// For a refusal: the available memory, and the remedy.
 std::string TooMuch(const HostMemory& memory, absl::string_view what) {
   if (memory.cgroup_is_less()) {
     return absl::StrCat("this process's cgroup allows ", *memory.cgroup_limit,
@@ -93,7 +93,7 @@ std::optional<uint64_t> CgroupMemoryLimit(const std::string& root) {
         absl::StrSplit(line, absl::MaxSplits(':', 2));
     if (fields.size() != 3) continue;
     if (fields[0] == "0" && fields[1].empty()) {
-      // Beyond memory.high the kernel lets nobody go on for long.
+      // memory.high counts, too: beyond it the kernel throttles every process.
       for (const char* mount : {"", "/unified"}) {
         for (const char* file : {"memory.max", "memory.high"}) {
           least = Least(

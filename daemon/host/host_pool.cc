@@ -23,22 +23,22 @@ namespace {
 constexpr uint64_t kPoolStep = uint64_t{2} << 20;
 constexpr uint64_t kTouchStep = uint64_t{8} << 20;
 constexpr uint64_t kMaxPiece = uint64_t{1} << 30;
-// The driver's locks are not fair: who asks again at once gets them again.
+// The driver's locks are not fair: an immediate retry gets them again.
 constexpr absl::Duration kYield = absl::Milliseconds(1);
-// Who waits for copies to end looks again after this.
+// Poll interval of waits for copies to end.
 constexpr absl::Duration kLookAgain = absl::Milliseconds(10);
-// Below this part of the time nobody is in anybody's way.
+// Below this demand, bring-up does not yield.
 constexpr double kNoDemand = 0.01;
-// So many of the threads touch at the least, where copies need all the time.
+// At least this part of the threads touches pages, even under full demand.
 constexpr double kLeastThreads = 0.25;
 
-// Brings the pages in, for writing, without changing what is in them: they may
-// hold what an earlier daemon left.
+// Faults the pages in for writing, but keeps their bytes: they may be an
+// earlier daemon's.
 void TouchPages(std::span<std::byte> memory) {
 #ifdef MADV_POPULATE_WRITE
   if (madvise(memory.data(), memory.size(), MADV_POPULATE_WRITE) == 0) return;
 #endif
-  // Before Linux 5.14: an atomic add of nothing is a write fault.
+  // Before Linux 5.14: an atomic add of 0 is a write fault.
   for (size_t i = 0; i < memory.size(); i += 4096) {
     __atomic_fetch_add(reinterpret_cast<unsigned char*>(&memory[i]), 0,
                        __ATOMIC_RELAXED);
@@ -88,7 +88,7 @@ absl::StatusOr<std::unique_ptr<HostPool>> HostPool::Create(
       hoist::Mapping mapping,
       ToAbsl(hoist::Mapping::OfFd(memory.get(), o.bytes,
                                   hoist::Mapping::Access::kReadWrite)));
-  // Advice alone: it fails where the kernel has no huge pages.
+  // Best effort: this fails on kernels without huge pages.
   madvise(mapping.data(), mapping.size(), MADV_HUGEPAGE);
   const absl::Status spread = SpreadOverNodes(mapping.span());
   return absl::WrapUnique(new HostPool(o, CudaAlone(std::move(devices)),
@@ -118,7 +118,8 @@ HostPool::~HostPool() {
   for (std::thread& thread : threads_) thread.join();
   const absl::MutexLock lock(&mu_);
   for (const Registration& one : registered_) {
-    // The memory goes away next, and the driver's hold on it with the process.
+    // The memory is unmapped next; the driver's registration ends with the
+    // process.
     one.device->UnregisterHost(one.memory).IgnoreError();
   }
 }
@@ -168,7 +169,7 @@ void HostPool::Touch(int thread) {
 
 std::span<std::byte> HostPool::TakeStep(int thread) {
   while (true) {
-    // The pages of found memory are there, and only to be mapped.
+    // Found memory has its pages already; they need only be mapped.
     const double demand = options_.found ? 0 : demand_();
     const double threads =
         options_.touch_threads * std::max(1 - demand, kLeastThreads);
@@ -293,7 +294,7 @@ void HostPool::Pin(std::span<const std::byte> memory) {
 
 uint64_t HostPool::WaitForPiece(uint64_t registered) {
   while (true) {
-    // Anew each time: what is touched ahead goes by the same demand.
+    // Recomputed each time: touching ahead follows the same demand.
     const uint64_t bytes = SizeOfNext(registered);
     const absl::MutexLock lock(&mu_);
     if (stopping_) return 0;
@@ -319,7 +320,7 @@ void HostPool::RegisterPiece(std::span<std::byte> piece) {
       registered_.push_back({device, piece});
       continue;
     }
-    // The memory works all the same; its copies are slower.
+    // Unpinned memory still works; its copies are slower.
     unpinned_bytes_ += piece.size();
     const absl::MutexLock lock(&note_mu_);
     if (on_note_ == nullptr) continue;

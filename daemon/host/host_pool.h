@@ -29,34 +29,32 @@ struct HostPoolOptions {
   uint64_t bytes = 0;  // A multiple of 2 MiB; not 0.
   // The first piece is small, so that the first stage is served early.
   uint64_t first_piece_bytes = uint64_t{256} << 20;
-  // A driver pins about 1 GiB in 40 to 90 ms with its locks held; half of that
-  // keeps others' calls under 50 ms.
+  // A driver pins about 1 GiB in 40 to 90 ms with its locks held. Half of that
+  // keeps others' calls below 50 ms.
   uint64_t piece_bytes = uint64_t{512} << 20;
-  // While there are copies to devices: 1 to 3 ms, of which the copies that are
-  // queued already hide 1.2.
+  // During copies to devices: 1 to 3 ms, of which queued copies hide 1.2.
   uint64_t shy_piece_bytes = uint64_t{32} << 20;
   int touch_threads = 4;
-  // `memory` is what an earlier daemon had brought up.
+  // `memory` was brought up by an earlier daemon.
   bool found = false;
 };
 
-// The memory of a pool, which may be older than this process: then it holds
-// what the last one left there. Shared with nobody else.
+// New memory for a pool; a keeper may hold it for the next hoistd.
 absl::StatusOr<hoist::UniqueFd> MakeHostMemory(uint64_t bytes);
 
 // One memfd, mapped for writing. With a CUDA device it is brought up in the
-// background, piece by piece from its start: several threads touch the pages,
-// one registers what is touched. With emulated devices alone it is whole at
-// once, and pages come as they are written.
+// background, piece by piece from its start: several threads touch pages, and
+// one registers touched pieces. With emulated devices alone all of it is ready
+// at once, and pages are allocated on write.
 //
-// Bring-up yields to copies. It pins in the part of the time that they do not
-// need, and in kLeastPart of it at the least, small pieces with pauses between
-// them; then that part of the threads touch, a quarter at the least, and no
-// further ahead than kShyPiecesAhead pieces.
+// Bring-up yields to copies. It pins during the part of the time that they do
+// not need, and at least during kLeastPart of it, in small pieces with pauses.
+// Meanwhile the same part of the threads touches pages, at least a quarter of
+// them, and at most kShyPiecesAhead pieces ahead.
 //
-// Found memory is whole at once too: what lies in it need not be read again.
-// Who copies from it to a device pins that part first (Pin), which together is
-// faster than a copy of what is not pinned.
+// Found memory is ready at once, too: its bytes need not be read again. A copy
+// from it to a device first pins its part (Pin), which in total is faster than
+// an unpinned copy.
 //
 // Threads:  thread-safe. Bring-up runs on threads of its own, joined on
 //           destruction.
@@ -68,7 +66,7 @@ class HostPool {
   // From 0 to 1: the part of the time that copies to devices need now.
   // Thread-safe.
   using Demand = std::function<double()>;
-  // What did not work out, for the log and `status`.
+  // Gets problems, for the log and `status`.
   using OnNote = absl::AnyInvocable<void(std::string)>;
 
   static constexpr double kLeastPart = 0.05;
@@ -80,26 +78,27 @@ class HostPool {
       const hoist::UniqueFd& memory);
   HostPool(const HostPool&) = delete;
   HostPool& operator=(const HostPool&) = delete;
-  // Stops bring-up after the piece in hand, and unregisters.
+  // Stops bring-up after the current piece, and unregisters.
   ~HostPool();
 
-  // Begins bring-up. `on_grown` is called after each piece that it grew by,
-  // from a thread of the pool; where the pool is whole already, once, from in
-  // here. `on_note` is called likewise, for what Create met from in here.
-  // Neither is called after the destructor began to return. Call once.
+  // Begins bring-up; call once. A pool thread calls `on_grown` after each new
+  // piece; for a pool that is ready already, Start calls it, once. `on_note` is
+  // called likewise; Start reports problems from Create. Neither is called
+  // after the destructor begins to return.
   absl::Status Start(OnGrown on_grown, Demand demand, OnNote on_note);
-  // How long others have the driver after a piece that took so long.
+  // How long bring-up leaves the driver to others after a piece that took
+  // `took`.
   static absl::Duration PauseAfter(absl::Duration took, double demand);
-  // Registers the shy pieces of found memory that `memory` meets, those that
-  // are not yet; waits for those that are being. Nothing, for any other memory.
+  // Registers the unregistered shy pieces of found memory that overlap
+  // `memory`; waits for those under way. No effect for other memory.
   void Pin(std::span<const std::byte> memory) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // [0, ready_bytes()) may be used; bytes().. is the end.
+  // [0, ready_bytes()) is usable; bytes() is the final size.
   uint64_t ready_bytes() const ABSL_LOCKS_EXCLUDED(mu_);
   uint64_t bytes() const { return options_.bytes; }
-  // That could not be pinned, for each device.
+  // Bytes that could not be pinned, summed over devices.
   uint64_t unpinned_bytes() const { return unpinned_bytes_; }
-  // Of the whole pool, ready or not.
+  // The whole pool, ready or not.
   std::span<std::byte> span() const { return memory_.span(); }
   std::byte* Address(uint64_t offset) const { return memory_.data() + offset; }
 
@@ -107,18 +106,19 @@ class HostPool {
   HostPool(const HostPoolOptions& options, std::vector<Device*> devices,
            hoist::Mapping memory, std::string note);
 
-  // `thread`: its number; those of the highest rest while there are copies.
+  // `thread`: its number; during copies the highest ones rest.
   void Touch(int thread) ABSL_LOCKS_EXCLUDED(mu_);
-  // Takes what is to be touched next; empty: there is no more.
+  // Takes the next bytes to touch; empty: none are left.
   std::span<std::byte> TakeStep(int thread) ABSL_LOCKS_EXCLUDED(mu_);
   void Touched(std::span<std::byte> step) ABSL_LOCKS_EXCLUDED(mu_);
   void Register() ABSL_LOCKS_EXCLUDED(mu_);
   void RegisterFound() ABSL_LOCKS_EXCLUDED(mu_);
-  // Registers up to `most` of found memory that nobody has, side by side, from
-  // `begin` on and before `end`. False: there is none left.
+  // Registers up to `most` contiguous unclaimed bytes of found memory in
+  // [begin, end). False: none are left.
   bool RegisterSome(uint64_t begin, uint64_t end, uint64_t most)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Waits until the piece after `registered` is touched; its bytes, or 0: stop.
+  // Waits until the piece after `registered` is touched. Its bytes, or 0 to
+  // stop.
   uint64_t WaitForPiece(uint64_t registered) ABSL_LOCKS_EXCLUDED(mu_);
   uint64_t SizeOfNext(uint64_t registered) const;
   bool IsShy() const;
@@ -144,13 +144,13 @@ class HostPool {
   TimedCondVar changed_;
   uint64_t next_touch_ ABSL_GUARDED_BY(mu_) = 0;  // Taken up to here.
   uint64_t touched_ ABSL_GUARDED_BY(mu_) = 0;     // All up to here.
-  // Beyond that, from where to where.
+  // Touched ranges beyond touched_: begin to end.
   std::map<uint64_t, uint64_t> touched_later_ ABSL_GUARDED_BY(mu_);
   uint64_t ready_bytes_ ABSL_GUARDED_BY(mu_) = 0;
-  // What was registered, and with which device, in order.
+  // Registered pieces and their devices, in order.
   std::vector<Registration> registered_ ABSL_GUARDED_BY(mu_);
   OnNote on_note_ ABSL_GUARDED_BY(note_mu_);
-  // Of found memory, by shy piece.
+  // Found memory, by shy piece.
   enum class Pinned : uint8_t { kNo, kBusy, kYes };
   std::vector<Pinned> pinned_ ABSL_GUARDED_BY(mu_);
   std::atomic<uint64_t> unpinned_bytes_ = 0;

@@ -11,12 +11,12 @@
 
 namespace hoistd {
 
-// "0-1,3" is 0, 1 and 3; empty where it is not such a list.
+// "0-1,3" gives 0, 1 and 3; empty: not such a list.
 std::vector<int> ParseNodeList(const std::string& text);
 
-// Spreads pages that are yet to come over all nodes that have memory, page by
-// page: the pool serves every device, and one node's channels alone would be
-// the bottleneck of several links. Ok and nothing done where there is one node.
+// Interleaves pages not yet allocated over all NUMA nodes with memory. The pool
+// serves all devices, and the channels of one node would be the bottleneck of
+// several links. With one node: ok, no effect.
 absl::Status SpreadOverNodes(std::span<std::byte> memory);
 
 }  // namespace hoistd
