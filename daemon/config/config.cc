@@ -31,7 +31,7 @@ std::string Where(const std::string& file, const toml::source_region& at) {
   return absl::StrCat(file, ":", at.begin.line);
 }
 
-// As the file has them; toml++ sorts them by name.
+// Entries in the order of the file; toml++ sorts them by name.
 std::vector<std::pair<std::string, const toml::node*>> InOrder(
     const toml::table& table) {
   std::vector<std::pair<std::string, const toml::node*>> entries;
@@ -44,7 +44,7 @@ std::vector<std::pair<std::string, const toml::node*>> InOrder(
   return entries;
 }
 
-// `value` as the file has it, for messages.
+// `value` as the file spells it, for messages.
 std::string Shown(const toml::node& value) {
   std::ostringstream out;
   value.visit([&out](const auto& node) { out << node; });
@@ -78,11 +78,11 @@ const ConfigKey* FindKey(const std::string& name) {
   return nullptr;
 }
 
-// A configuration as it comes together, and all that is wrong with it.
+// A configuration under construction, and all errors found so far.
 struct Draft {
   Config config;
   ConfigPlaces places;
-  // [[tenant]], which begins with what all the rest says.
+  // [[tenant]] tables, applied last: each starts from all other settings.
   const toml::array* tenants = nullptr;
   std::vector<std::string> wrong;
 
@@ -126,7 +126,7 @@ void ApplyTable(const std::string& file, const std::string& prefix,
   }
 }
 
-// What a [[tenant]] calls the key `name`; "": it has none such.
+// A [[tenant]]'s name for the key `name`; "": it has no such key.
 absl::string_view TenantKey(absl::string_view name) {
   if (absl::StartsWith(name, "quota.")) return name;
   if (!absl::ConsumePrefix(&name, "server.")) return "";
@@ -137,7 +137,7 @@ absl::string_view TenantKey(absl::string_view name) {
   return "";
 }
 
-// A key of a [[tenant]] means what it means in [server] and [quota].
+// Keys of a [[tenant]] mean the same as in [server] and [quota].
 void SetTenantKey(const std::string& where, const std::string& key,
                   const toml::node& value, Config& config, Draft& draft) {
   const ConfigKey* known = nullptr;
@@ -155,7 +155,7 @@ void SetTenantKey(const std::string& where, const std::string& key,
   }
 }
 
-// `config`: what all the rest says.
+// `config`: all other settings.
 TenantConfig MakeTenant(const std::string& file, const toml::table& table,
                         Config config, Draft& draft) {
   config.server.socket.clear();
@@ -235,7 +235,7 @@ void ApplySetting(const std::string& setting, Draft& draft) {
       absl::StripAsciiWhitespace(absl::string_view(setting).substr(0, equals)));
   const std::string text = setting.substr(equals + 1);
   toml::parse_result parsed = toml::parse("v = " + text);
-  // One value, whatever line breaks the text has in it.
+  // One value, even if the text contains line breaks.
   if (parsed && parsed.table().size() == 1) {
     return SetKey("--set", name, *parsed.table().get("v"), draft);
   }
@@ -248,7 +248,7 @@ std::string MetricsSocketBeside(absl::string_view session_socket) {
   return absl::StrCat(session_socket, ".metrics.sock");
 }
 
-// What no key can see by itself. `file`: where what is nowhere set belongs.
+// Checks between keys. `file`: the place to report for keys that are not set.
 void CheckTogether(const std::string& file, Draft& draft) {
   const Config& config = draft.config;
   const auto refuse = [&](const std::string& key, const std::string& why) {
@@ -358,7 +358,7 @@ Config UserDefaults(const std::string& folder) {
   config.server.socket_mode = 0600;
   config.server.group = "";
   config.server.admin_group = "";
-  // It reads with this user's rights, for this user.
+  // hoistd has this user's rights, and serves this user alone.
   config.models.roots = {"/"};
   config.log.sink = LogConfig::Sink::kStderr;
   return config;

@@ -18,7 +18,7 @@ namespace hoistd {
 
 struct ServerConfig {
   std::string socket = "/run/hoist/hoistd.sock";
-  // Where only `socket` is set: beside it (hoist::GrpcSocketBeside).
+  // If only `socket` is set: beside it (hoist::GrpcSocketBeside).
   std::string grpc_socket = "/run/hoist/hoistd.grpc.sock";
   uint32_t socket_mode = 0660;
   std::string group = "hoist";  // Of the sockets; "" leaves it alone.
@@ -44,10 +44,10 @@ struct DeviceConfig {
   Backend backend = Backend::kAuto;
   Share share = Share::kVmm;
   Trust trust = Trust::kUser;  // Who shares CUDA memory.
-  // nullopt, "auto": on CUDA 80 % of what is free, emulated 1 GiB.
+  // nullopt, "auto": 80 % of free memory on CUDA, 1 GiB on emulated devices.
   std::optional<uint64_t> pool_bytes;
   uint64_t slab_bytes = uint64_t{256} << 20;
-  // To each device, of what nobody waits for; 0: no cap.
+  // Rate limit of background loads to each device; 0: none.
   uint64_t load_bytes_per_s = 0;
   EmulatedConfig emulated;
 
@@ -55,13 +55,13 @@ struct DeviceConfig {
 };
 
 struct HostConfig {
-  // Beside what lies in place and nobody uses.
+  // kAbove: arenas may evict unreferenced in-place memory.
   enum class Arenas { kBelow, kAbove };
 
   // nullopt, "auto": from the cgroup's limit (daemon/host/host_limits.h).
   std::optional<uint64_t> pool_bytes;
-  // Beside it, for what devices read in place; 0: none. nullopt, "auto": as
-  // host_limits.h says.
+  // In-place memory, beside the pool; 0: none. nullopt, "auto": as in
+  // host_limits.h.
   std::optional<uint64_t> in_place_bytes;
   Arenas arenas = Arenas::kBelow;
   uint32_t touch_threads = 0;  // 0: as many as the machine has cores, to 16.
@@ -78,15 +78,15 @@ struct DiskConfig {
   Direct direct = Direct::kAuto;
   std::string spill_dir;      // "": nothing is spilled.
   Save save = Save::kAtOnce;  // When published images go there.
-  // nullopt, "auto": 90 % of what is free there.
+  // nullopt, "auto": 90 % of the free space there.
   std::optional<uint64_t> spill_capacity_bytes;
-  // How long a file system that may hang may leave a call unanswered.
+  // Limit of a call to a file system that may hang.
   absl::Duration read_deadline = absl::Seconds(30);
 
   bool operator==(const DiskConfig&) const = default;
 };
 
-// A model that is loaded as soon as hoistd serves, as `hoistctl load` would.
+// A model loaded at start, as by `hoistctl load`.
 struct PreloadConfig {
   std::string path;
   std::string name;  // "": the folder's or file's.
@@ -98,7 +98,7 @@ struct PreloadConfig {
 };
 
 struct ModelsConfig {
-  // Folders below which gRPC callers may name paths.
+  // Folders from which gRPC callers may name paths.
   std::vector<std::string> roots;
   Readers readers = Readers::kOwner;  // Where the caller does not say.
   std::vector<PreloadConfig> preload;
@@ -106,13 +106,13 @@ struct ModelsConfig {
   bool operator==(const ModelsConfig&) const = default;
 };
 
-// What one user (uid) may hold. nullopt, "auto": root and hoistd's own user may
-// have all there is, and every other leaves an eighth to the rest.
+// Limits of one user (uid). nullopt, "auto": no limit for root and hoistd's own
+// user; every other user leaves an eighth to the rest.
 struct QuotaConfig {
   uint32_t sessions = 256;
   uint32_t plans = 256;  // Those that wait for their ring included.
   uint32_t models = 4096;
-  // nullopt, "auto": a quarter of the descriptors that hoistd may have.
+  // nullopt, "auto": a quarter of hoistd's descriptor limit.
   std::optional<uint32_t> descriptors;
   std::optional<uint64_t> header_bytes;          // "auto": 1 GiB.
   std::optional<SizeOrPercent> held_bytes;       // Of the host pool.
@@ -123,8 +123,8 @@ struct QuotaConfig {
   bool operator==(const QuotaConfig&) const = default;
 };
 
-// A user by its socket, whatever uids come through it: containers, whose
-// workers all are uid 0. Never an admin.
+// A user identified by its socket, whatever uids connect there: for containers,
+// whose workers all have uid 0. Never an admin.
 struct TenantConfig {
   std::string name;  // As User::Tenant has it.
   std::string socket;
@@ -136,9 +136,9 @@ struct TenantConfig {
   bool operator==(const TenantConfig&) const = default;
 };
 
-// Where scrapers ask; whoever may connect may read.
+// The scrape endpoints; anyone who can connect can read.
 struct MetricsConfig {
-  // "": none. Where only server.socket is set: beside it, as grpc_socket is.
+  // "": none. If only server.socket is set: beside it, like grpc_socket.
   std::string socket = "/run/hoist/hoistd.metrics.sock";
   std::string listen;     // As ParseLoopback has it; "": none.
   uint32_t models = 100;  // So many are named; the rest is summed.
@@ -175,43 +175,43 @@ struct Config {
 // "debug", "info", "warning" or "error"; nullopt: anything else.
 std::optional<LogConfig::Level> LogLevelByName(absl::string_view name);
 
-// What a configuration is made of, besides the file. The later of two that
-// name a key wins: `defaults`, the file, `settings`.
+// The inputs besides the file. If two set a key, the later one wins:
+// `defaults`, the file, `settings`.
 struct ConfigBase {
   Config defaults;
-  // "KEY=VALUE", as --set has them: "device.pool=64MiB". VALUE is TOML, or else
-  // a string without its quotes.
+  // "KEY=VALUE", as for --set: "device.pool=64MiB". VALUE is TOML, else a
+  // string without its quotes.
   std::vector<std::string> settings;
 };
 
-// What `hoistd --user` serves where no file or --set says otherwise: this user
-// alone, on sockets in `folder`, with every path that the user can read.
+// Defaults of `hoistd --user`: for this user alone, on sockets in `folder`,
+// with every path that the user can read.
 Config UserDefaults(const std::string& folder);
 
-// Where each key was set last, "/etc/hoist/hoistd.toml:12" or "--set"; of those
-// that were set. "tenant.NAME": where all of it is.
+// Where each key was last set: "/etc/hoist/hoistd.toml:12" or "--set". Keys
+// that were not set are absent. "tenant.NAME": where that tenant is.
 using ConfigPlaces = std::map<std::string, std::string>;
 
-// InvalidArgument: "FILE:LINE: KEY: what is wrong; what is allowed", or
-// "--set: KEY: ...", a line for each that is wrong. NotFound or
-// PermissionDenied: the file cannot be read. `places` may be nullptr.
+// InvalidArgument: one line per error, "FILE:LINE: KEY: error; allowed values",
+// or "--set: KEY: ...". NotFound, PermissionDenied: the file cannot be read.
+// `places` may be nullptr.
 absl::StatusOr<Config> LoadConfig(const std::string& path,
                                   const ConfigBase& base = {},
                                   ConfigPlaces* places = nullptr);
-// `name` stands for the file in messages.
+// `name`: the file's name in messages.
 absl::StatusOr<Config> ParseConfig(absl::string_view text,
                                    const std::string& name,
                                    const ConfigBase& base = {},
                                    ConfigPlaces* places = nullptr);
-// Every key there is, "server.socket" and so on.
+// All keys: "server.socket" and so on.
 std::vector<std::string> ConfigKeys();
 
-// A key and its value as TOML has it, "\"64GiB\"".
+// A key and its value in TOML, such as "\"64GiB\"".
 struct ConfigValue {
   std::string key;
   std::string value;
 };
-// Of every key; of tenants "tenant.NAME.KEY".
+// All keys; those of tenants as "tenant.NAME.KEY".
 std::vector<ConfigValue> ConfigValues(const Config& config);
 
 }  // namespace hoistd

@@ -21,7 +21,7 @@ constexpr absl::string_view kRateAllowed =
     "a rate such as \"55GB/s\" or \"12GiB/s\"; \"0\" is unlimited";
 constexpr absl::string_view kCountAllowed = "a whole number, 1 to 1000000";
 
-// Where a value is: the members that lead there.
+// A value's place: the path of members to it.
 template <auto... kPath>
 auto& At(auto& config) {
   return (config.*....*kPath);
@@ -148,7 +148,7 @@ std::string NearestConfigKey(absl::string_view name) {
   for (const ConfigKey& key : kKeys) {
     size_t distance = hoist::EditDistance(
         given, std::string_view(key.name.data(), key.name.size()));
-    // The right key in the wrong table.
+    // The right key in the wrong table is the nearest.
     if (leaf == key.name.substr(key.name.rfind('.') + 1)) {
       distance = std::min<size_t>(distance, 1);
     }

@@ -1,4 +1,4 @@
-// The keys of hoistd.toml: what each accepts, and where it goes.
+// The keys of hoistd.toml: allowed values, and their place in Config.
 #ifndef HOIST_DAEMON_CONFIG_CONFIG_KEYS_H_
 #define HOIST_DAEMON_CONFIG_CONFIG_KEYS_H_
 
@@ -14,15 +14,15 @@ namespace hoistd {
 struct ConfigKey {
   absl::string_view name;     // Dotted.
   absl::string_view allowed;  // For messages.
-  // False: `value` is not allowed here, and `config` is unchanged.
+  // False: `value` is not allowed, and `config` is unchanged.
   bool (*apply)(const toml::node& value, Config& config);
-  // As TOML has it.
+  // The value in TOML.
   std::string (*show)(const Config& config);
 };
 
 std::span<const ConfigKey> AllConfigKeys();
 
-// The key nearest to `name`; "" where none is near enough to be meant.
+// The key nearest to `name`; "": none is near enough.
 std::string NearestConfigKey(absl::string_view name);
 
 }  // namespace hoistd

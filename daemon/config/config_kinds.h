@@ -1,5 +1,5 @@
-// The kinds of values that hoistd.toml's keys have: what of TOML sets one, and
-// how it is written, so that reading what is written gives the same again.
+// The kinds of hoistd.toml's values: how each is read from TOML and written
+// back, so that a written value reads as the same value.
 #ifndef HOIST_DAEMON_CONFIG_CONFIG_KINDS_H_
 #define HOIST_DAEMON_CONFIG_CONFIG_KINDS_H_
 
@@ -20,13 +20,12 @@
 
 namespace hoistd {
 
-// `text` as TOML has it.
+// `text` as a TOML string.
 std::string Quoted(const std::string& text);
-// nullopt: it is no text, or has a null in it.
+// nullopt: not a string, or with a NUL in it.
 std::optional<std::string> TextOf(const toml::node& value);
 
-// Each has Set, which is false and changes nothing where `value` is not
-// allowed, and Show.
+// Each has Show, and Set: false, without effect, if `value` is not allowed.
 struct Text {
   static bool Set(const toml::node& value, std::string* to);
   static std::string Show(const std::string& value) { return Quoted(value); }
@@ -103,7 +102,7 @@ struct Deadline : Latency {
   static bool Set(const toml::node& value, absl::Duration* to);
 };
 
-// nullopt: it is no whole number of these.
+// nullopt: not a whole number in this range.
 std::optional<uint32_t> CountOf(const toml::node& value, uint32_t least,
                                 uint32_t most);
 
@@ -127,7 +126,7 @@ struct CountOrAuto {
 template <typename Enum>
 using Named = std::pair<absl::string_view, Enum>;
 
-// The names that an enumeration's values have.
+// The names of an enum's values.
 constexpr auto NamesOf(DeviceConfig::Backend) {
   using B = DeviceConfig::Backend;
   return std::array<Named<B>, 3>{
@@ -182,7 +181,7 @@ constexpr auto NamesOf(LogConfig::Sink) {
       {{"auto", S::kAuto}, {"journal", S::kJournal}, {"stderr", S::kStderr}}};
 }
 
-// One of an enumeration's values, by its name.
+// An enum's value, by name.
 template <typename Enum>
 struct Choice {
   static bool Set(const toml::node& value, Enum* to) {

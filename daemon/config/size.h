@@ -1,4 +1,4 @@
-// A size, or a share of some whole that is known later.
+// A size, or a percentage of a total that is known later.
 #ifndef HOIST_DAEMON_CONFIG_SIZE_H_
 #define HOIST_DAEMON_CONFIG_SIZE_H_
 
@@ -14,7 +14,8 @@ struct SizeOrPercent {
   uint32_t percent =
       0;  // Where it is not 0, of the whole; `bytes` is not used.
 
-  // `whole` is a pool's size: far from where 100 times it would overflow.
+  // `whole`: the size of a pool. The split avoids an overflow of 100 times
+  // that.
   uint64_t Of(uint64_t whole) const {
     return percent > 0 ? whole / 100 * percent + whole % 100 * percent / 100
                        : bytes;
@@ -22,7 +23,7 @@ struct SizeOrPercent {
   bool operator==(const SizeOrPercent&) const = default;
 };
 
-// "50%", of 1 to 100 whole percent, or as hoist::ParseSize. nullopt: anything
+// "50%" (1 to 100, whole percent), or as hoist::ParseSize. nullopt: anything
 // else.
 std::optional<SizeOrPercent> ParseSizeOrPercent(absl::string_view text);
 
