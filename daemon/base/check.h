@@ -2,12 +2,12 @@
 #define HOIST_DAEMON_BASE_CHECK_H_
 
 namespace hoistd {
-// Prints where and what to stderr and aborts.
+// Prints the place and the condition to stderr, and aborts.
 [[noreturn]] void CheckFailed(const char* file, int line, const char* what);
 }  // namespace hoistd
 
-// For our own broken invariants, in every build; never for input from a
-// client, a disk or a driver.
+// For our own invariants, in every build; never for input from a client, a disk
+// or a driver.
 #define HOIST_CHECK(condition)  \
   (static_cast<bool>(condition) \
        ? static_cast<void>(0)   \

@@ -5,11 +5,11 @@
 
 namespace hoistd {
 
-// Where time comes from. Thread-safe.
+// A source of time. Thread-safe.
 class Clock {
  public:
   virtual ~Clock() = default;
-  // Never runs backwards; its zero means nothing.
+  // Monotonic; its zero has no meaning.
   virtual absl::Time Now() const = 0;
 };
 

@@ -11,7 +11,7 @@
 
 namespace hoistd {
 
-// Calls back once when all of `parts` have ended, with the first error.
+// Calls back once, when all `parts` have ended, with the first error.
 //
 // Threads:  thread-safe; calls back from the last part's thread, unlocked.
 // Owns:     nothing. Each part holds a share, so it ends with the last one.

@@ -16,7 +16,7 @@ using Hash128 = std::array<uint8_t, 16>;
 
 Hash128 Xxh3(std::span<const std::byte> bytes);
 
-// XXH3-128 of a stream. Numbers go in as 8 bytes little endian, strings behind
+// XXH3-128 of a stream. Numbers go in as 8 bytes little endian, strings after
 // their length, so that no two sequences of fields give the same stream.
 class Hasher {
  public:

@@ -16,13 +16,13 @@
 namespace hoistd {
 namespace {
 
-// Signal 0 is none.
+// Signal 0 does not exist.
 constexpr int kFirstSignal = 1;
 
 // False: there is no /dev/null.
 bool OpenStandardDescriptors() {
   while (true) {
-    // The lowest number that is free.
+    // open() returns the lowest free number.
     hoist::UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
     if (!null.valid()) return false;
     if (null.get() > STDERR_FILENO) return true;
@@ -30,7 +30,8 @@ bool OpenStandardDescriptors() {
   }
 }
 
-// Before main, and before any library begins: some open an eventfd then.
+// Runs before main and before any library's initializer: some open an eventfd
+// there.
 void OpenBeforeLibraries(int, char**, char**) { OpenStandardDescriptors(); }
 
 [[gnu::section(".preinit_array"),
@@ -50,7 +51,7 @@ void SetSignals() {
   sigprocmask(SIG_SETMASK, &awaited, nullptr);
 }
 
-// The soft limit is a default of shells and units; the hard one is meant.
+// The soft limit is a default of shells and units; the hard one is intended.
 void RaiseToHardLimit(__rlimit_resource_t resource) {
   rlimit limit;
   if (getrlimit(resource, &limit) != 0) return;
@@ -58,7 +59,7 @@ void RaiseToHardLimit(__rlimit_resource_t resource) {
   setrlimit(resource, &limit);
 }
 
-// SIGKILL ends what has taken so much, with all that it has.
+// At this limit SIGKILL would end the process with all its holdings.
 absl::Status LiftCpuLimit() {
   rlimit limit;
   if (getrlimit(RLIMIT_CPU, &limit) != 0 || limit.rlim_max == RLIM_INFINITY) {
@@ -92,13 +93,13 @@ std::string LimitText(__rlimit_resource_t resource) {
   return absl::StrCat(limit.rlim_cur);
 }
 
-// What is said, made while there is memory for it, and what follows.
+// The message, made while there is memory for it, and the exit status.
 struct MemoryEnd {
   std::string text;
   int status = 0;
 };
 
-// operator new's handler has no argument.
+// A global, since operator new's handler has no argument.
 MemoryEnd& TheMemoryEnd() {
   static MemoryEnd* const end = new MemoryEnd;  // Also while others end.
   return *end;
@@ -189,7 +190,7 @@ void EndWithoutMemory(absl::string_view program, int status) {
   std::set_new_handler([] {
     const MemoryEnd& end = TheMemoryEnd();
     if (write(STDERR_FILENO, end.text.data(), end.text.size()) < 0) {
-      // Nobody hears it.
+      // stderr has no reader.
     }
     _exit(end.status);
   });

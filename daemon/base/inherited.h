@@ -1,6 +1,6 @@
-// A program has from its parent more than arguments: signals that it ignores
-// or blocks, descriptors 0 to 2, limits. One that must outlive others sets them
-// as it needs them, before anything else.
+// State that a program inherits besides its arguments: ignored and blocked
+// signals, descriptors 0 to 2, limits. A program that must outlive others sets
+// it as needed, before anything else.
 #ifndef HOIST_DAEMON_BASE_INHERITED_H_
 #define HOIST_DAEMON_BASE_INHERITED_H_
 
@@ -13,7 +13,7 @@
 
 namespace hoistd {
 
-// What a signal does to hoistd and to hoist-keeper.
+// The use of a signal in hoistd and hoist-keeper.
 enum class SignalUse {
   kAwaited,  // It asks for something: a thread takes it, no handler runs.
   kIgnored,  // By default it would end the program, or stop it while it logs.
@@ -21,38 +21,39 @@ enum class SignalUse {
   kSystem,   // As the kernel has it, which ends nothing; or nobody can choose.
 };
 
-// The table. One of glibc's own (SIGCANCEL, SIGSETXID) is kSystem.
+// The table of uses. glibc's own signals (SIGCANCEL, SIGSETXID) are kSystem.
 SignalUse UseOf(int signal);
 
-// All that are kAwaited.
+// All signals that are kAwaited.
 sigset_t AwaitedSignals();
 
-// Opens /dev/null where one of the descriptors 0 to 2 is closed: the next file
-// that is opened would have that number, and what is written to stderr would go
-// there. Sets every signal as the table says, and blocks those that are
-// awaited, and no other. Raises each limit as far as the parent lets it. While
-// there is one thread.
+// To be called while there is one thread.
 //
-// FailedPrecondition: under a limit that cannot be raised the kernel would kill
-// the program (RLIMIT_CPU), or it could not keep what others give it
-// (RLIMIT_NOFILE). NotFound, PermissionDenied: there is no /dev/null.
+// Opens /dev/null for closed descriptors among 0 to 2: else the next opened
+// file would get that number, and with it output meant for stderr. Sets all
+// signals by the table, and blocks exactly the awaited ones. Raises each limit
+// as far as the parent allows.
+//
+// FailedPrecondition: a limit cannot be raised. With RLIMIT_CPU the kernel
+// would kill the program; with RLIMIT_NOFILE it could not keep others'
+// descriptors. NotFound, PermissionDenied: there is no /dev/null.
 absl::Status SetInherited();
 
-// Fewer descriptors are too few to begin with.
+// The least number of descriptors to start with.
 inline constexpr unsigned kFewestDescriptors = 128;
 
-// What a program of many threads maps beside its pools.
+// Address space of a program with many threads, besides its pools.
 inline constexpr uint64_t kFewestAddressBytes = uint64_t{2} << 30;
 
-// FailedPrecondition: RLIMIT_AS leaves less than that beside what is mapped
-// now. Libraries that are refused memory end the program, and say nothing.
+// FailedPrecondition: RLIMIT_AS leaves less than that besides current mappings.
+// Libraries end the program silently when an allocation fails.
 absl::Status CheckAddresses();
 
-// From now on operator new ends the program where there is no memory: it says
-// so, with the limits that it had, and exits with `status`.
+// From now on operator new ends the program when there is no memory: it reports
+// that, with the current limits, and exits with `status`.
 void EndWithoutMemory(absl::string_view program, int status);
 
-// For what comes after exec: nothing is ignored, nothing blocked.
+// For the program after exec: no signal is ignored or blocked.
 void ResetSignals();
 
 }  // namespace hoistd

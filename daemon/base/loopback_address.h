@@ -8,14 +8,14 @@
 
 namespace hoistd {
 
-// A TCP address that this machine alone can reach.
+// A TCP address that only this machine can reach.
 struct LoopbackAddress {
   sockaddr_storage address = {};
   socklen_t bytes = 0;
 };
 
-// Of "127.0.0.1:9464" (all of 127.0.0.0/8) or "[::1]:9464". InvalidArgument:
-// anything else; says what reaches other machines.
+// Parses "127.0.0.1:9464" (all of 127.0.0.0/8) or "[::1]:9464".
+// InvalidArgument: anything else; the message says how to reach other machines.
 absl::StatusOr<LoopbackAddress> ParseLoopback(absl::string_view text);
 
 }  // namespace hoistd

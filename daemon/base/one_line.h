@@ -1,4 +1,4 @@
-// Text that others chose, for a line of the log.
+// Untrusted text in a line of the log.
 #ifndef HOIST_DAEMON_BASE_ONE_LINE_H_
 #define HOIST_DAEMON_BASE_ONE_LINE_H_
 
@@ -9,9 +9,8 @@
 
 namespace hoistd {
 
-// `text` on one line: control characters and quotes are escaped, and of more
-// than `most_bytes` the rest is cut ("..."). Nobody can write another line with
-// it.
+// `text` on one line: control characters and quotes are escaped, and text
+// beyond `most_bytes` is cut ("..."). So it cannot forge another line.
 std::string OneLine(absl::string_view text, size_t most_bytes = 512);
 
 }  // namespace hoistd

@@ -1,4 +1,4 @@
-// One function of several, for std::visit.
+// Combines functions into one overload set, for std::visit.
 #ifndef HOIST_DAEMON_BASE_OVERLOADED_H_
 #define HOIST_DAEMON_BASE_OVERLOADED_H_
 

@@ -1,4 +1,4 @@
-// Sizes rounded to a multiple. The caller keeps the sum below 2^64.
+// Rounds sizes to a multiple. The caller keeps the sum below 2^64.
 #ifndef HOIST_DAEMON_BASE_ROUND_H_
 #define HOIST_DAEMON_BASE_ROUND_H_
 

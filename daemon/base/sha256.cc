@@ -6,7 +6,7 @@
 
 namespace hoistd {
 
-// The calls below fail only where there is no memory, or no SHA-256.
+// The calls below fail only without memory, or without SHA-256.
 Sha256::Sha256() : context_(EVP_MD_CTX_new()) {
   HOIST_CHECK(context_ != nullptr);
   HOIST_CHECK(EVP_DigestInit_ex(context_, EVP_sha256(), nullptr) == 1);

@@ -14,8 +14,8 @@ namespace hoistd {
 
 using Sha256Digest = std::array<uint8_t, 32>;
 
-// SHA-256 (FIPS 180-4) of a stream, for what users who do not trust each other
-// may share. Numbers go in as 8 bytes little endian, strings behind their
+// SHA-256 (FIPS 180-4) of a stream, for data shared between users who do not
+// trust each other. Numbers go in as 8 bytes little endian, strings after their
 // length, so that no two sequences of fields give the same stream.
 //
 // Threads: one at a time.
@@ -29,7 +29,7 @@ class Sha256 {
   Sha256& Bytes(std::span<const std::byte> bytes);
   Sha256& Number(uint64_t number);
   Sha256& String(absl::string_view text);
-  // Once, and nothing after it.
+  // Once; no other call follows.
   Sha256Digest Finish();
 
  private:

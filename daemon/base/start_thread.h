@@ -11,19 +11,19 @@
 
 namespace hoistd {
 
-// The one place where threads begin: std::thread throws where the system has
-// none for this process. ResourceExhausted: a limit of tasks or memory, and how
-// to raise it. PermissionDenied: a seccomp profile.
+// The only place that starts threads: std::thread throws if the system refuses.
+// ResourceExhausted: a limit of tasks or memory, and how to raise it.
+// PermissionDenied: a seccomp profile.
 absl::StatusOr<std::thread> StartThread(absl::AnyInvocable<void()> body);
 
-// The same error, where there is no room for so many at once: before a library
-// starts its own, and says nothing of those that it lacks.
+// The same error if the system has no room for `threads` at once. For libraries
+// that start their own threads, and do not report missing ones.
 absl::Status TryThreads(int threads);
 
-// The same error, of a library that starts its threads itself, and throws.
+// The same error, for a library that starts threads itself, and throws.
 absl::Status NoThread(const std::system_error& thrown);
 
-// The same, of fork: `error` is errno, `what` was to be done.
+// The same error, for fork: `error` is errno, `what` the purpose.
 absl::Status NoTask(int error, absl::string_view what);
 
 }  // namespace hoistd

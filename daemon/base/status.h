@@ -1,4 +1,4 @@
-// absl::Status with the few helpers that Debian's Abseil lacks.
+// absl::Status, with a few helpers that Debian's Abseil lacks.
 #ifndef HOIST_DAEMON_BASE_STATUS_H_
 #define HOIST_DAEMON_BASE_STATUS_H_
 
@@ -11,7 +11,7 @@
 
 namespace hoistd {
 
-// The one place where shared/'s errors become Abseil's.
+// The only place that converts shared/'s errors to Abseil's.
 absl::Status ToAbsl(const hoist::Status& status);
 
 template <typename T>
@@ -20,13 +20,13 @@ absl::StatusOr<T> ToAbsl(hoist::Result<T> result) {
   return std::move(result).value();
 }
 
-// This process, or the system, has no descriptor left.
+// True: this process, or the system, has no descriptors left.
 bool OutOfFds(int error);
 
 // errno as a Status; the mapping is shared/'s.
 absl::Status ErrnoToStatus(int error, absl::string_view what);
 
-// Prefixes the message with `context`, added once, where it is known.
+// Prefixes the message with `context`. Added once, where it is known.
 absl::Status Annotate(const absl::Status& status, absl::string_view context);
 
 }  // namespace hoistd

@@ -11,10 +11,10 @@
 
 namespace hoistd {
 
-// An executor on one thread or several of its own.
+// An executor on one or more threads of its own.
 //
-// Threads:  Post from any. Owns and joins its own; the destructor runs what
-//           was posted before, here if none has started.
+// Threads:  Post from any. Owns and joins its own; the destructor runs earlier
+//           tasks, itself if no thread has started.
 class TaskThreads final : public Executor {
  public:
   TaskThreads() = default;
@@ -22,7 +22,7 @@ class TaskThreads final : public Executor {
   TaskThreads(const TaskThreads&) = delete;
   TaskThreads& operator=(const TaskThreads&) = delete;
 
-  // Once. StartThread's errors: there are fewer, or none.
+  // Call once. An error is StartThread's: fewer threads have started, or none.
   absl::Status Start(int threads);
   void Post(Task task) override ABSL_LOCKS_EXCLUDED(mu_);
 

@@ -1,5 +1,5 @@
-// What would have threads of its own runs here: on true threads, or, in a
-// simulation, one step at a time on one.
+// Runs work that would otherwise start threads: on system threads or, in a
+// simulation, step by step on one.
 #ifndef HOIST_DAEMON_BASE_THREADS_H_
 #define HOIST_DAEMON_BASE_THREADS_H_
 
@@ -12,10 +12,10 @@
 
 namespace hoistd {
 
-// Runs what it is given, begun in the order of Posts.
+// Starts tasks in the order of Posts.
 //
 // Threads:  Post from any, its own included.
-// Bounds:   the queue is as long as those who post let it be.
+// Bounds:   callers bound the queue.
 class Executor {
  public:
   using Task = absl::AnyInvocable<void()>;
@@ -24,26 +24,26 @@ class Executor {
   virtual void Post(Task task) = 0;
 };
 
-// What a thread does, in turns.
+// The work of a thread, in turns.
 //
 // Threads:  all calls on that thread.
 class Loop {
  public:
   virtual ~Loop() = default;
 
-  // Once, before the first turn.
+  // Called once, before the first turn.
   virtual void Begin() = 0;
-  // Does what can be done now. Returns for how long nothing can be, unless it
-  // is woken: zero if there may be more at once, InfiniteDuration for no end.
+  // Does all work that is due. Returns the time until more is due, unless
+  // woken: zero if perhaps at once, InfiniteDuration if only after a wake-up.
   virtual absl::Duration Turn() = 0;
-  // Waits so long, or until it is woken; true: it was, since the last Wait.
+  // Waits for `limit`, or until woken; true: woken since the last Wait.
   virtual bool Wait(absl::Duration limit) = 0;
-  // After a turn: that was the last one.
+  // After a turn: it was the last one.
   virtual bool over() const = 0;
 };
 
-// A loop that runs. Destroying it waits until the loop is over, which is its
-// owner's to bring about.
+// A running loop. Its destructor waits until the loop is over; the owner must
+// cause that.
 class Running {
  public:
   virtual ~Running() = default;
@@ -54,18 +54,18 @@ class Threads {
  public:
   virtual ~Threads() = default;
 
-  // Of so many threads. An error, here and in Start: StartThread's.
+  // An executor with this many threads. Errors, also of Start: StartThread's.
   virtual absl::StatusOr<std::unique_ptr<Executor>> MakeExecutor(
       int threads) = 0;
-  // `loop` outlives what is returned.
+  // `loop` outlives the result.
   virtual absl::StatusOr<std::unique_ptr<Running>> Start(Loop& loop) = 0;
-  // Waits for what others are about to do.
+  // Waits for work of other threads.
   virtual void Await(const absl::Notification& done) = 0;
 };
 
-// Those of the system. Has no state.
+// The system's threads. Stateless.
 Threads& TrueThreads();
-// `given`, or where that is nullptr those of the system.
+// `given`, or if it is nullptr the system's.
 inline Threads& ThreadsOr(Threads* given) {
   return given != nullptr ? *given : TrueThreads();
 }

@@ -1,4 +1,4 @@
-// How long something took, counted by fixed bounds.
+// A histogram of durations, with fixed bounds.
 #ifndef HOIST_DAEMON_BASE_TIME_HISTOGRAM_H_
 #define HOIST_DAEMON_BASE_TIME_HISTOGRAM_H_
 
@@ -11,14 +11,15 @@
 
 namespace hoistd {
 
-// From a lease that needs no copy to a model that is read from a slow disk. The
-// bounds are fixed: what was recorded under others could not be compared.
+// The range is from a lease without a copy to a model read from a slow disk.
+// The bounds are fixed, since records under other bounds could not be compared.
 struct TimeHistogram {
   static constexpr std::array<double, 15> kBounds = {  // Seconds.
       0.0001, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
       0.25,   0.5,   1,      2.5,   5,    10,    30};
 
-  // Of those up to each bound and above the one before; the last: above all.
+  // Counts up to each bound, above the previous one; the last: above all
+  // bounds.
   std::array<uint64_t, kBounds.size() + 1> counts = {};
   uint64_t total = 0;
   double seconds = 0;  // Of all.

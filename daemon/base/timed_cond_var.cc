@@ -11,7 +11,7 @@
 namespace hoistd {
 namespace {
 
-// So that it fits into every time_t.
+// Fits every time_t.
 constexpr absl::Duration kLongest = absl::Hours(24);
 
 }  // namespace
@@ -29,7 +29,7 @@ void TimedCondVar::WaitWithTimeout(absl::Mutex* mu, absl::Duration limit) {
   mu->Unlock();
   const timespec most =
       absl::ToTimespec(std::clamp(limit, absl::ZeroDuration(), kLongest));
-  // FUTEX_WAIT's timeout is relative, and CLOCK_MONOTONIC's.
+  // FUTEX_WAIT's timeout is relative, by CLOCK_MONOTONIC.
   syscall(SYS_futex, &signals_, FUTEX_WAIT_PRIVATE, seen, &most, nullptr, 0);
   --waiters_;
   mu->Lock();

@@ -10,11 +10,11 @@
 
 namespace hoistd {
 
-// absl::CondVar, whose timeouts are CLOCK_MONOTONIC's. Abseil 20220623 waits by
-// CLOCK_REALTIME, its Mutex::AwaitWithTimeout too: a clock that is set back
-// meanwhile makes such a wait as much longer.
+// absl::CondVar with timeouts by CLOCK_MONOTONIC. Abseil 20220623 waits by
+// CLOCK_REALTIME, also in Mutex::AwaitWithTimeout: setting the clock back
+// prolongs such a wait by as much.
 //
-// Wakes may come for nothing: wait in a loop that looks at what is waited for.
+// Wake-ups may be spurious: wait in a loop that checks the condition.
 //
 // Threads:  thread-safe. A change is made under the mutex, and then signalled.
 class TimedCondVar {
