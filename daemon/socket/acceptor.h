@@ -9,8 +9,8 @@
 
 namespace hoistd {
 
-// Accepts connections, also when descriptors run out: one is kept in reserve,
-// so that a client which cannot be served hears so instead of hanging.
+// Accepts connections, even without free descriptors: one is kept in reserve,
+// so that a client that cannot be served gets an error instead of a hang.
 class Acceptor {
  public:
   static absl::StatusOr<Acceptor> Create(ListeningSocket listening);
@@ -22,7 +22,7 @@ class Acceptor {
     kExhausted,  // Not even the reserve helps: try again later.
   };
   std::pair<Outcome, hoist::UniqueFd> Accept();
-  // Puts a descriptor back in reserve, if there is one to be had.
+  // Refills the reserve, if a descriptor is free.
   void Restock();
 
   int fd() const { return listening_.get(); }

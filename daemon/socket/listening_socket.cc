@@ -53,8 +53,8 @@ absl::StatusOr<hoist::UniqueFd> NewSocket(int type) {
   return fd;
 }
 
-// Removes what a dead daemon left; refuses what a live one serves, even if it
-// holds no lock of ours (systemd made its socket).
+// Removes a dead daemon's socket; refuses to replace a live one's, even one
+// without our lock (systemd made its socket).
 absl::Status RemoveStale(const std::string& path, const sockaddr_un& address,
                          int type) {
   struct stat info;
@@ -71,7 +71,7 @@ absl::Status RemoveStale(const std::string& path, const sockaddr_un& address,
   if (connect(probe.get(), reinterpret_cast<const sockaddr*>(&address),
               sizeof(address)) == 0 ||
       errno != ECONNREFUSED) {
-    // EAGAIN: its backlog is full. EPROTOTYPE: another kind of socket serves.
+    // EAGAIN: its backlog is full. EPROTOTYPE: it is served with another type.
     return Taken(path);
   }
   if (unlink(path.c_str()) != 0 && errno != ENOENT) {
@@ -80,8 +80,8 @@ absl::Status RemoveStale(const std::string& path, const sockaddr_un& address,
   return absl::OkStatus();
 }
 
-// Until listen(), connecting is refused, so nobody gets in under the mode that
-// the umask gave.
+// Before listen() connections are refused, so no client gets in under the
+// umask's mode.
 absl::Status Protect(const SocketFileOptions& options) {
   const char* path = options.path.c_str();
   if (options.group.has_value() &&

@@ -19,21 +19,21 @@ struct SocketFileOptions {
   int type = SOCK_SEQPACKET;  // SOCK_STREAM: gRPC's.
 };
 
-// A socket that clients connect to, the session's or gRPC's; non-blocking.
+// A socket for clients, the session's or gRPC's; non-blocking.
 //
-// Two daemons cannot serve one path: `<path>.lock` is held locked as long as
-// this object lives, and stays behind, since removing it would race.
+// Two daemons cannot serve one path: this object holds a lock on `<path>.lock`.
+// That file is never removed, since a removal would race.
 //
-// Owns:     the descriptor and, where Create made it, the socket file, which
-//           is removed with this object unless another one took its place.
-// Restart:  the socket file of a daemon that died is replaced.
+// Owns:     the descriptor and, if Create made it, the socket file. Its end
+//           removes the file, unless another one has taken its place.
+// Restart:  replaces the socket file of a daemon that died.
 class ListeningSocket {
  public:
-  // FailedPrecondition: another hoistd serves the path, or something that is
-  // not a socket lies there. InvalidArgument: the path is too long.
+  // FailedPrecondition: another hoistd serves the path, or the file there is
+  // not a socket. InvalidArgument: the path is too long.
   static absl::StatusOr<ListeningSocket> Create(SocketFileOptions options);
-  // Takes a listening unix SOCK_SEQPACKET socket that somebody else made, such
-  // as systemd. Its file is not ours and stays.
+  // Takes over a listening unix SOCK_SEQPACKET socket that another program
+  // made, such as systemd. Its file stays.
   static absl::StatusOr<ListeningSocket> Adopt(hoist::UniqueFd fd);
 
   ListeningSocket(ListeningSocket&&) = default;

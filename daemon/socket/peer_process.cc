@@ -19,7 +19,7 @@
 #include "absl/strings/str_split.h"
 #include "daemon/base/status.h"
 
-// Linux 6.5; Debian 12's headers are older than the kernels it runs on.
+// Since Linux 6.5; Debian 12's headers are older than the kernels it runs on.
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77
 #endif
@@ -39,14 +39,14 @@ bool InGroup(int socket, const ucred& credentials, gid_t group) {
       groups.resize(bytes / sizeof(gid_t));
       return std::find(groups.begin(), groups.end(), group) != groups.end();
     }
-    // ERANGE: `bytes` now says how many there are.
+    // ERANGE: `bytes` now has the needed size.
     if (errno != ERANGE || bytes / sizeof(gid_t) <= groups.size()) return false;
     groups.resize(bytes / sizeof(gid_t));
   }
 }
 
-// SO_PEERPIDFD cannot be taken in by a reused pid; pidfd_open is for kernels
-// that do not have it, where the gap between the two calls remains.
+// A reused pid cannot deceive SO_PEERPIDFD. Kernels without it need pidfd_open,
+// which leaves a race between the two calls.
 absl::StatusOr<hoist::UniqueFd> PidfdOf(int socket, pid_t pid) {
   int fd = -1;
   socklen_t bytes = sizeof(fd);
@@ -68,7 +68,7 @@ absl::StatusOr<hoist::UniqueFd> PidfdOf(int socket, pid_t pid) {
   return opened;
 }
 
-// What cannot be read is "". ResourceExhausted: for want of a descriptor, which
+// "": the file cannot be read. ResourceExhausted: no descriptor is free, which
 // says nothing about the peer.
 absl::StatusOr<std::string> Contents(const std::string& path) {
   const hoist::UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -84,8 +84,8 @@ absl::StatusOr<std::string> Contents(const std::string& path) {
   return text;
 }
 
-// In how many pid namespaces the process has a number, from that of our /proc
-// down; 0: not to be had.
+// The number of pid namespaces that contain the process, from our /proc's down;
+// 0: unknown.
 absl::StatusOr<size_t> PidNamespacesOf(const std::string& proc) {
   HOIST_ASSIGN_OR_RETURN(const std::string status, Contents(proc + "/status"));
   for (const absl::string_view line : absl::StrSplit(status, '\n')) {
@@ -97,9 +97,9 @@ absl::StatusOr<size_t> PidNamespacesOf(const std::string& proc) {
   return 0;
 }
 
-// The namespace's own inode tells exactly, but to look at it takes the right to
-// trace the process. What everybody may read tells almost as well: only a user
-// namespace that root made with every uid in it looks like ours.
+// The namespace's inode is exact, but readable only with the right to trace the
+// process. Public files are almost as good: only a user namespace that root
+// made with every uid in it looks like ours.
 absl::StatusOr<bool> SharesNamespace(absl::string_view kind,
                                      const std::string& proc) {
   const std::string ns = absl::StrCat("/ns/", kind);
@@ -126,12 +126,12 @@ absl::StatusOr<bool> SharesOurNamespaces(pid_t pid, int pidfd) {
   if (!user) return false;
   HOIST_ASSIGN_OR_RETURN(const bool pids, SharesNamespace("pid", proc));
   if (!pids) return false;
-  // If it lives, what was looked at was not another process with its number.
+  // If the process is still alive, its pid was not reused during the checks.
   pollfd alive = {pidfd, POLLIN, 0};
   return pidfd < 0 || poll(&alive, 1, 0) == 0;
 }
 
-// In what the kernel calls the initial user namespace every uid has a number.
+// The kernel's initial user namespace maps every uid.
 bool MapsEveryUid(const std::string& uid_map) {
   uint64_t count = 0;
   for (const absl::string_view line : absl::StrSplit(uid_map, '\n')) {
@@ -145,7 +145,7 @@ bool MapsEveryUid(const std::string& uid_map) {
   return count >= UINT32_MAX;
 }
 
-// Who has no number here is shown as the overflow uid.
+// A uid without a mapping here is shown as the overflow uid.
 absl::Status CheckMapped(uid_t uid) {
   HOIST_ASSIGN_OR_RETURN(const std::string text,
                          Contents("/proc/sys/kernel/overflowuid"));
@@ -187,7 +187,7 @@ absl::StatusOr<PeerProcess> PeerOf(int socket, std::optional<gid_t> admin_group,
         SharesOurNamespaces(credentials.pid, process.pidfd.get()));
     process.peer.apart = !process.peer.admin;
   }
-  // Root of a container is not the root whose models everybody trusts.
+  // A container's root is not the host's root, whose models everyone trusts.
   if (credentials.uid == 0 && !process.peer.admin) process.peer.uid = kNobody;
   return process;
 }

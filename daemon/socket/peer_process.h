@@ -1,4 +1,4 @@
-// Who is at the other end of the session socket, as the kernel says.
+// Identifies the peer of the session socket, by the kernel's data.
 #ifndef HOIST_DAEMON_SOCKET_PEER_PROCESS_H_
 #define HOIST_DAEMON_SOCKET_PEER_PROCESS_H_
 
@@ -15,27 +15,27 @@ namespace hoistd {
 
 struct PeerProcess {
   Peer peer;
-  // Readable once the process is dead. Invalid where there is none to be had:
-  // a seccomp filter; before Linux 6.5, a process of another pid namespace.
+  // Readable once the process is dead. Invalid if unavailable: under a seccomp
+  // filter; before Linux 6.5, for a process of another pid namespace.
   hoist::UniqueFd pidfd;
 };
 
-// The process that connected `socket`. Admin: root, our own uid, or a member of
-// `admin_group`, if the process lives in our user and pid namespaces: root of
-// a container is not root here, but uid 65534 (nobody). Where that cannot be
-// seen, it is no admin.
+// The process that connected `socket`. Admins are root, our own uid, and
+// members of `admin_group`, if the process is in our user and pid namespaces. A
+// container's root is uid 65534 (nobody) here, not root. If the namespaces
+// cannot be inspected, the process is no admin.
 //
-// ResourceExhausted: no descriptor is left to find out with.
-// Unavailable: that process is dead already. PermissionDenied: its uid has no
-// number in our user namespace, where all such look like one user.
+// On a `tenant`'s socket every peer is the tenant, whatever its uid, which is
+// often the same in all containers. None is an admin.
 //
-// Of a `tenant`'s socket all are the tenant, whatever their uids, which often
-// are one in all containers; none is an admin.
+// ResourceExhausted: no descriptor is free for the checks. Unavailable: the
+// process is dead already. PermissionDenied: its uid has no mapping in our user
+// namespace, where all such users look alike.
 absl::StatusOr<PeerProcess> PeerOf(
     int socket, std::optional<gid_t> admin_group,
     const std::optional<User>& tenant = std::nullopt);
 
-// The number of a group of this host. NotFound says how to make it.
+// The number of a group of this host. NotFound says how to create it.
 absl::StatusOr<gid_t> GroupByName(const std::string& name);
 
 }  // namespace hoistd

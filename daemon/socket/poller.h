@@ -12,14 +12,14 @@
 
 namespace hoistd {
 
-// Level-triggered epoll whose events carry a number of the caller's.
+// Level-triggered epoll; each event carries the caller's number.
 class Poller {
  public:
   static absl::StatusOr<Poller> Create();
 
   absl::Status Add(int fd, uint32_t events, uint64_t key);
   absl::Status Change(int fd, uint32_t events, uint64_t key);
-  // Waits for ever where `timeout_ms` is -1. Empty: timed out or interrupted.
+  // Waits without limit if `timeout_ms` is -1. Empty: timeout or interruption.
   std::vector<epoll_event> Wait(int timeout_ms);
 
  private:
