@@ -10,7 +10,7 @@ namespace {
 
 namespace permit = hoist::permit;
 
-// 72 PB: no sum of what permits say overflows.
+// 72 PB: sums over permits do not overflow.
 constexpr uint64_t kMostRead = uint64_t{1} << 56;
 
 }  // namespace
@@ -26,7 +26,7 @@ bool CopyPermit::Look(absl::Time now) {
     done_ = before + ahead;
     news = true;
   }
-  // Behind is as far ahead as a counter can be.
+  // A counter that is behind counts as no request.
   const uint32_t asked = page.asked.load() - static_cast<uint32_t>(granted_);
   const uint32_t wanted = asked <= uint32_t{INT32_MAX} ? asked : 0;
   news |= wanted != wanted_;
@@ -70,7 +70,7 @@ void CopyPermit::Ended(const absl::Status& status, absl::Time now) {
   Tell(event);
 }
 
-// Nobody says when those were copied: between two looks.
+// The times of these copies are unknown: between two looks.
 void CopyPermit::TraceRead(absl::Time now) {
   const uint64_t read = read_bytes();
   const uint64_t bytes = read - std::exchange(traced_read_, read);
@@ -102,7 +102,8 @@ bool CopyPermit::quiet(bool held_back) const {
   if (Traces(parts_.trace) || !given_.empty()) return false;
   if (wanted_ > 0 && may_go_ && !held_back) return false;
   if (parts_.cpu_workers) return true;
-  // Streams will ask for what was put on them, or say that it is done.
+  // Quiet only if all work put on streams is done: else streams will ask, or
+  // report an end.
   return memory_.page().put.load() == static_cast<uint32_t>(done_.load());
 }
 

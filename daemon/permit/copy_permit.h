@@ -1,4 +1,4 @@
-// One worker that copies by itself: what it asks for, and what it was granted.
+// A worker's copy permit: the bytes it has asked for, and its grants.
 #ifndef HOIST_DAEMON_PERMIT_COPY_PERMIT_H_
 #define HOIST_DAEMON_PERMIT_COPY_PERMIT_H_
 
@@ -23,7 +23,7 @@ struct PermitSpec {
   ShareOptions share;
 };
 
-// What a permit has done so far, as its worker tells.
+// A permit's statistics so far, as its worker reports them.
 struct PermitStats {
   PermitId id;
   SessionId session;
@@ -34,14 +34,14 @@ struct PermitStats {
   uint64_t late = 0;  // Of those, that were not done in their time.
 };
 
-// Threads:  the link's alone, but for copied_bytes() and the other counts.
+// Threads:  the link's alone, except copied_bytes() and the other counts.
 // Owns:     the page. Borrows `trace`, which may be nullptr.
-// Bounds:   a look costs the grants under way, of which the link bounds the
-//           number, whatever the client writes.
+// Bounds:   a look costs the grants in flight, whose number the link bounds,
+//           whatever the client writes.
 class CopyPermit final : public GrantCustomer {
  public:
-  // Who was late with a grant gets the next one once that is done, or after
-  // this long: a worker that holds more than it ends goes on slowly, and none
+  // After a late grant, the next one waits until that one is done, or for this
+  // long. So a worker that holds more than it ends goes on slowly, and none
   // hangs.
   static constexpr absl::Duration kLateAgain = absl::Milliseconds(100);
 
@@ -55,11 +55,11 @@ class CopyPermit final : public GrantCustomer {
   CopyPermit(const CopyPermit&) = delete;
   CopyPermit& operator=(const CopyPermit&) = delete;
 
-  // Lets all waits through; nothing more is granted.
+  // Lets all waits through; grants nothing more.
   void Close();
   bool closed() const { return closed_; }
 
-  // Takes in what the client's words say.
+  // Reads the client's words.
   bool Look(absl::Time now) override;
   bool HasPiece() override { return !closed_ && may_go_ && wanted_ > 0; }
   LinkPiece TakePiece(uint64_t at_most) override;
@@ -77,7 +77,7 @@ class CopyPermit final : public GrantCustomer {
   uint64_t copied_bytes() const { return done_; }
   uint64_t grants() const { return grants_; }
   uint64_t late() const { return late_; }
-  // Grows, whatever the client writes.
+  // Never decreases, whatever the client writes.
   uint64_t read_bytes() const;
 
   const PermitSpec& spec() const { return spec_; }

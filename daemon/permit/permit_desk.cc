@@ -15,7 +15,7 @@ PermitDesk::PermitDesk(Link& link, Threads* threads)
 PermitDesk::~PermitDesk() {
   absl::Notification gone;
   link_.Post([this, &gone] {
-    // The last of those who hold it to go tells.
+    // The last holder's end notifies.
     const std::shared_ptr<void> all(nullptr, [&gone](void*) { gone.Notify(); });
     std::vector<PermitId> open;
     {
@@ -79,7 +79,8 @@ void PermitDesk::CloseNow(PermitId id) {
     it->second.closing = true;
     permit = it->second.permit.get();
   }
-  // Its last word, before its waits are let through and say no more.
+  // Reads the final counts before its waits are let through, when they become
+  // meaningless.
   permit->Look(link_.clock().Now());
   link_.Remove(LinkParty::Of(id), [this, id] { Gone(id); });
   permit->Close();

@@ -1,4 +1,4 @@
-// One device's permits: where sessions open and close them.
+// One device's copy permits: sessions open and close them here.
 #ifndef HOIST_DAEMON_PERMIT_PERMIT_DESK_H_
 #define HOIST_DAEMON_PERMIT_PERMIT_DESK_H_
 
@@ -19,10 +19,10 @@
 
 namespace hoistd {
 
-// Threads:  thread-safe; calls return at once. What they do is done on the
-//           link's thread, in order; callbacks run there.
+// Threads:  thread-safe; calls return at once. Their work runs in order on the
+//           link's thread, and so do callbacks.
 // Owns:     the permits. Borrows the link, which outlives it.
-// Bounds:   who opens them bounds their number.
+// Bounds:   callers bound the number of permits.
 class PermitDesk {
  public:
   struct Totals {
@@ -34,19 +34,19 @@ class PermitDesk {
   explicit PermitDesk(Link& link, Threads* threads = nullptr);
   PermitDesk(const PermitDesk&) = delete;
   PermitDesk& operator=(const PermitDesk&) = delete;
-  // Closes what is open.
+  // Closes all open permits.
   ~PermitDesk();
 
-  // Errors: no memory, no descriptors; or the device's, which is broken.
+  // Errors: no memory or descriptors; the error of a broken device.
   void Open(const PermitSpec& spec,
             absl::AnyInvocable<void(absl::StatusOr<PermitShare>)> done);
-  // Lets its waits through. One that is not there is closed already.
+  // Lets its waits through. An unknown permit counts as closed.
   void Close(PermitId permit);
   void SetShare(PermitId permit, const ShareOptions& share);
 
-  // Those that are open.
+  // Of open permits.
   std::vector<PermitStats> Stats() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Of all that there ever were.
+  // Of all permits ever opened.
   Totals AllTotals() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

@@ -22,8 +22,8 @@ absl::StatusOr<PermitMemory::Made> PermitMemory::Create(bool sleepers) {
   PermitShare share;
   HOIST_ASSIGN_OR_RETURN(
       share.memory, ToAbsl(hoist::CreateMemfd("hoist-permit", permit::kBytes)));
-  // Or the client could take the page away, and our next look would be a
-  // SIGBUS.
+  // Without this the client could remove the page, and our next look would
+  // raise SIGBUS.
   if (fcntl(share.memory.get(), F_ADD_SEALS,
             F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return ErrnoToStatus(errno, "seal a permit's page");
@@ -36,7 +36,7 @@ absl::StatusOr<PermitMemory::Made> PermitMemory::Create(bool sleepers) {
   if (!wake.valid()) return ErrnoToStatus(errno, "make a permit's eventfd");
   share.wake = hoist::UniqueFd(fcntl(wake.get(), F_DUPFD_CLOEXEC, 0));
   if (!share.wake.valid()) return ErrnoToStatus(errno, "pass a permit on");
-  // A memfd is zeros, which is what every word starts as.
+  // A new memfd is zeroed, the initial value of each word.
   permit::Page& page = *new (mapping.data()) permit::Page();
   page.magic = permit::kMagic;
   page.version = permit::kVersion;

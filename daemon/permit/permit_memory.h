@@ -1,4 +1,4 @@
-// The page that a permit is made of.
+// A permit's shared page.
 #ifndef HOIST_DAEMON_PERMIT_PERMIT_MEMORY_H_
 #define HOIST_DAEMON_PERMIT_PERMIT_MEMORY_H_
 
@@ -12,14 +12,14 @@
 
 namespace hoistd {
 
-// What a client needs to use a permit.
+// The descriptors that a client needs to use a permit.
 struct PermitShare {
   hoist::UniqueFd memory;  // A memfd of permit::kBytes, sealed in size.
   hoist::UniqueFd wake;    // An eventfd; see permit_layout.h.
 };
 
-// The client may write all of it at any time, so nothing here is believed. No
-// stream of ours writes a word of it, so that no device needs to know it.
+// The client may write all of it at any time, so nothing here is trusted. No
+// stream of ours writes its words, so it needs no device.
 //
 // Threads:  thread-safe.
 // Owns:     the mapping and the eventfd.
@@ -34,7 +34,7 @@ class PermitMemory {
   hoist::permit::Page& page() const {
     return *reinterpret_cast<hoist::permit::Page*>(mapping_.data());
   }
-  // Bytes, cut to 32 bits; wakes who sleeps on it.
+  // Stores bytes, cut to 32 bits; wakes sleepers on the word.
   void StoreGranted(uint32_t value) const;
 
  private:
