@@ -10,14 +10,14 @@
 namespace hoistd {
 namespace {
 
-// Whatever was added up, without a loss.
+// The shortest text that reads back as the same value.
 std::string Exact(double value) {
   char text[32];
   const auto end = std::to_chars(std::begin(text), std::end(text), value);
   return std::string(text, end.ptr);
 }
 
-// As Go and Python write floats: OpenMetrics takes no other form of a bound.
+// Like Go and Python write floats: OpenMetrics requires that form for bounds.
 std::string Bound(double value) {
   std::string text = absl::StrCat(value);
   if (text.find_first_of(".en") == std::string::npos) text += ".0";
@@ -26,7 +26,7 @@ std::string Bound(double value) {
 
 bool IsContinuation(char c) { return (c & 0xc0) == 0x80; }
 
-// The bytes from `at` on that are one character of UTF-8; 0: they are none.
+// The length of the UTF-8 character at `at`; 0: not a valid one.
 size_t CharacterAt(absl::string_view text, size_t at) {
   const auto first = static_cast<unsigned char>(text[at]);
   if (first < 0x80) return 1;
@@ -46,7 +46,7 @@ size_t CharacterAt(absl::string_view text, size_t at) {
   return overlong || beyond ? 0 : bytes;
 }
 
-// Scrapers drop all that they read where one value is not UTF-8.
+// Scrapers drop the whole scrape if a value is not UTF-8.
 void AppendValue(absl::string_view value, std::string& text) {
   for (size_t at = 0; at < value.size();) {
     const size_t bytes = CharacterAt(value, at);
@@ -95,7 +95,7 @@ void Exposition::Histogram(absl::string_view name, absl::string_view help) {
 void Exposition::Begin(absl::string_view name, absl::string_view type,
                        absl::string_view help) {
   name_ = std::string(name);
-  // OpenMetrics names a counter's family without its samples' ending.
+  // In OpenMetrics a counter's family lacks its samples' suffix.
   if (format_ == MetricsFormat::kOpenMetrics) {
     absl::ConsumeSuffix(&name, "_total");
   }

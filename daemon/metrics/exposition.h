@@ -1,4 +1,4 @@
-// The text that scrapers read: Prometheus' own format, or OpenMetrics.
+// The text for scrapers: Prometheus' own format, or OpenMetrics.
 #ifndef HOIST_DAEMON_METRICS_EXPOSITION_H_
 #define HOIST_DAEMON_METRICS_EXPOSITION_H_
 
@@ -14,11 +14,11 @@ namespace hoistd {
 
 enum class MetricsFormat { kText, kOpenMetrics };
 
-// What HTTP calls it.
+// The format's HTTP content type.
 const char* ContentTypeOf(MetricsFormat format);
 
-// Families one after another, each with its samples. Names and label names are
-// ours, and right; values of labels may be any bytes.
+// Families in sequence, each with its samples. Names and label names are ours,
+// and valid; label values may be any bytes.
 class Exposition {
  public:
   using Labels =
@@ -27,16 +27,16 @@ class Exposition {
   explicit Exposition(MetricsFormat format) : format_(format) {}
 
   void Gauge(absl::string_view name, absl::string_view help);
-  // `name` ends with "_total", as its samples do.
+  // `name` ends with "_total", like its samples.
   void Counter(absl::string_view name, absl::string_view help);
   void Histogram(absl::string_view name, absl::string_view help);
 
-  // Of the family that was begun last. A label without a value is left out.
+  // A sample of the last family. Labels without a value are omitted.
   void Sample(uint64_t value, Labels labels = {});
   void Seconds(double value, Labels labels = {});
   void Times(const TimeHistogram& times, Labels labels = {});
 
-  // Once, at the end.
+  // Call once, at the end.
   std::string Take();
 
  private:

@@ -35,8 +35,8 @@ void Signal(int eventfd) {
   (void)!write(eventfd, &one, sizeof(one));
 }
 
-// A picture on its way from the engine's thread. Lives for as long as either
-// side needs it.
+// Passes a snapshot from the engine's thread. Lives as long as either side
+// needs it.
 //
 // Threads: thread-safe.
 class Mailbox {
@@ -112,7 +112,7 @@ class Server final : public MetricsServer {
   void Run();
   void Accept(int listener, absl::Time now);
   void MakeRoom();
-  // These return false where the connection is to be closed.
+  // These return false to close the connection.
   bool Serve(Connection& connection, int16_t events, absl::Time now);
   bool Read(Connection& connection, absl::Time now);
   bool Write(Connection& connection);
@@ -133,7 +133,7 @@ class Server final : public MetricsServer {
   std::vector<int> listeners_;
   std::atomic<bool> stopping_ = false;
 
-  // The thread's alone.
+  // Used by the thread only.
   Connections connections_;                         // Oldest first.
   absl::Time accept_again_ = absl::InfinitePast();  // Not before this.
   bool asking_ = false;
@@ -228,8 +228,8 @@ int Server::TimeoutOf(absl::Time now) const {
   return static_cast<int>(std::clamp<int64_t>(ms, 0, 60'000));
 }
 
-// Whoever has most gives way: with a crowd of connections one keeps others out
-// no longer than until they try again.
+// Closes a connection of the user with the most. A user with a crowd of
+// connections keeps others out only until their next attempt.
 void Server::MakeRoom() {
   if (connections_.size() < options_.limits.connections) return;
   std::map<uid_t, size_t> count;
@@ -247,7 +247,7 @@ void Server::Accept(int listener, absl::Time now) {
     hoist::UniqueFd fd(
         accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!fd.valid()) {
-      // Else it would be tried without an end.
+      // Without this pause, accept would be retried in a loop.
       if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) {
         accept_again_ = now + kAcceptAgain;
       }
@@ -284,7 +284,7 @@ bool Server::Serve(Connection& connection, int16_t events, absl::Time now) {
   return false;
 }
 
-// Some at a time, so that who sends without an end holds up nobody.
+// Reads a little per call, so that an endless sender delays no other client.
 bool Server::Read(Connection& connection, absl::Time now) {
   std::array<char, 4096> buffer;
   const ssize_t got =

@@ -22,42 +22,42 @@
 namespace hoistd {
 
 struct MetricsLimits {
-  // Once there are so many, the oldest of the user that has most is closed for
-  // a new one. Over TCP all are one user.
+  // At this number, a new connection closes the oldest one of the user with the
+  // most. Over TCP all clients count as one user.
   size_t connections = 32;
-  // From its first byte to its last: a connection that is not done is closed.
+  // Limit from first to last byte; then the connection is closed.
   absl::Duration connection = absl::Seconds(10);
-  // What the engine has not told by then is a 503.
+  // If the engine has not answered by then, the response is 503.
   absl::Duration engine = absl::Seconds(5);
-  // So long one picture does for all who ask.
+  // One snapshot serves all requests for this long.
   absl::Duration fresh = absl::Milliseconds(500);
   size_t head_bytes = 8192;
 };
 
 struct MetricsOptions {
   std::optional<SocketFileOptions> socket;  // `type` is the server's.
-  // Who may read there, beside root and hoistd's own user, as Admin has it; in
-  // messages by its name. On loopback everybody may.
+  // Readers there: root, hoistd's own user, and members of this group, as for
+  // Admin; messages use its name. On loopback everyone may read.
   std::optional<gid_t> admin_group;
   std::string admin_group_name;
   std::optional<LoopbackAddress> listen;
-  // Asks for a picture. `done` is called once, from any thread, perhaps after
-  // this server's end.
+  // Requests a snapshot. `done` is called once, from any thread, perhaps after
+  // the end of this server.
   std::function<void(Done<NodeMeasure> done)> measure;
-  // Makes the text of it, on the server's thread.
+  // Renders the snapshot, on the server's thread.
   std::function<std::string(const NodeMeasure&, MetricsFormat)> render;
   MetricsLimits limits;
 };
 
 // Threads:  Create and the destructor from one thread; one of its own, which
-//           waits in poll alone.
+//           only waits in poll.
 // Owns:     its sockets and connections. Borrows the clock.
-// Bounds:   limits. One picture at a time is asked for, whoever asks, and none
-//           while the last is fresh.
+// Bounds:   limits. At most one snapshot is requested at a time, and none while
+//           the last one is fresh.
 class MetricsServer {
  public:
-  // FailedPrecondition, InvalidArgument: as ListeningSocket. The address may be
-  // taken, or TCP be forbidden: the text names the remedy.
+  // FailedPrecondition, InvalidArgument: as ListeningSocket. If the address is
+  // taken, or TCP is forbidden, the message names the remedy.
   static absl::StatusOr<std::unique_ptr<MetricsServer>> Create(
       MetricsOptions options, const Clock& clock);
   virtual ~MetricsServer() = default;  // Closes what is open.

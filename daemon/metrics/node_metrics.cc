@@ -11,7 +11,7 @@
 namespace hoistd {
 namespace {
 
-// Of a tier's device; what is read in place is a tier of its own.
+// The labels of a tier on a device; in-place memory is a tier of its own.
 struct Where {
   std::string tier;
   std::string device;
@@ -53,7 +53,7 @@ class Renderer {
     return facts_.node.devices[device].info;
   }
   Where WhereIs(TierAt at) const;
-  // One sample a tier, of what `value` says of it.
+  // One sample per tier, with the result of `value`.
   template <typename Value>
   void EachTier(Value value) {
     for (const TierMeasure& tier : node_.tiers) {
@@ -111,7 +111,7 @@ void Renderer::Tiers() {
   for (const TierMeasure& tier : node_.tiers) {
     const Where where = WhereIs(tier.at);
     for (size_t i = 0; i < kHoldings; ++i) {
-      // What is spilled there is held by nothing else.
+      // The spill store has no other holders.
       const bool possible = tier.at.tier != Tier::kDisk ||
                             static_cast<Holding>(i) == Holding::kCache;
       if (!possible) continue;

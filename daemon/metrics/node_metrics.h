@@ -1,4 +1,4 @@
-// What hoistd tells scrapers, in words: README.md says how it is bounded.
+// hoistd's metrics as text; README.md says how they are bounded.
 #ifndef HOIST_DAEMON_METRICS_NODE_METRICS_H_
 #define HOIST_DAEMON_METRICS_NODE_METRICS_H_
 
@@ -14,11 +14,11 @@
 
 namespace hoistd {
 
-// What does not change while hoistd runs.
+// Constants while hoistd runs.
 struct MetricsFacts {
   NodeFacts node;
   std::string revision;  // Of the source.
-  // What this machine could not give, and whether it is so here.
+  // Features that a machine may lack, and whether this one does.
   std::vector<std::pair<std::string, bool>> degraded;
 };
 
@@ -26,8 +26,8 @@ std::string RenderMetrics(const MetricsFacts& facts, uint64_t notes,
                           const NodeMeasure& node, const ProcessStats& process,
                           MetricsFormat format);
 
-// How a device is told from others: by its UUID, as nvidia-smi writes it, or
-// "emulated-0". Empty: memory that is read in place.
+// A device's label: its UUID in nvidia-smi's form, or "emulated-0". Empty:
+// in-place memory.
 std::string DeviceLabel(const DeviceInfo& info);
 
 }  // namespace hoistd

@@ -34,7 +34,8 @@ double SecondsOf(clockid_t clock) {
          static_cast<double>(time.tv_nsec) / 1e9;
 }
 
-// Since Linux 6.2 the folder's size says so; else one has to count.
+// Since Linux 6.2 the size of the folder is the count; before, entries are
+// counted.
 uint64_t OpenFds() {
   struct stat info;
   if (stat("/proc/self/fd", &info) == 0 && info.st_size > 0) {
@@ -56,7 +57,7 @@ ProcessStats ReadProcessStats() {
   stats.open_fds = OpenFds();
   rlimit limit;
   if (getrlimit(RLIMIT_NOFILE, &limit) == 0) stats.max_fds = limit.rlim_cur;
-  // Behind the name, which may have any bytes: proc(5), from field 3 on.
+  // After the name, which may have any bytes: proc(5), from field 3 on.
   const std::string text = ReadSmall("/proc/self/stat");
   const size_t name_ends = text.rfind(") ");
   if (name_ends == std::string::npos) return stats;

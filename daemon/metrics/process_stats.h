@@ -5,7 +5,7 @@
 
 namespace hoistd {
 
-// This process, as /proc has it. 0: what could not be read.
+// Statistics of this process, from /proc. 0: a value that cannot be read.
 struct ProcessStats {
   double start_seconds = 0;  // Since the Unix epoch.
   double cpu_seconds = 0;

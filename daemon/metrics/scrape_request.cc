@@ -38,7 +38,8 @@ const char* ReasonOf(int code) {
   }
 }
 
-// Prometheus lists what it takes, best first, and version 1.0.0 among it.
+// Prometheus lists accepted formats, the best first, with version 1.0.0 among
+// them.
 bool TakesOpenMetrics(absl::string_view accept) {
   for (const absl::string_view one : absl::StrSplit(accept, ',')) {
     const std::string type = absl::AsciiStrToLower(one);

@@ -8,7 +8,7 @@
 
 namespace hoistd {
 
-// What of an HTTP request's head matters here.
+// The relevant part of an HTTP request's head.
 struct ScrapeRequest {
   int code = 200;          // Of HTTP; else than 200: it is refused so,
   std::string why;         // and told this.
@@ -16,12 +16,12 @@ struct ScrapeRequest {
   MetricsFormat format = MetricsFormat::kText;
 };
 
-// Where the head ends in what has come so far, behind its empty line; npos: it
-// is still to come.
+// The end of the head in the bytes so far, after its empty line; npos: not
+// received yet.
 size_t EndOfHead(absl::string_view bytes);
-// `head`: hostile, as long as the server lets it be.
+// `head`: untrusted; the server bounds its length.
 ScrapeRequest ParseScrape(absl::string_view head);
-// "HTTP/1.1 200 OK" and so on, with the body that is meant for `request`.
+// "HTTP/1.1 200 OK" and so on. `body` is used if the request is answered.
 std::string ScrapeResponse(const ScrapeRequest& request,
                            absl::string_view body);
 
