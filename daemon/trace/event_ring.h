@@ -10,11 +10,11 @@
 
 namespace hoistd {
 
-// A bounded queue of events without a lock (Vyukov's, of many writers): who
-// writes waits for nobody, whatever other writers and the reader do.
+// A bounded lock-free queue of events (Vyukov's, with many writers): a writer
+// never waits for other writers or the reader.
 //
 // Threads:  Push from any; Pop from one at a time.
-// Bounds:   `capacity` events; what does not fit is not taken.
+// Bounds:   `capacity` events; others are rejected.
 class EventRing {
  public:
   // `capacity`: a power of two.
@@ -22,15 +22,15 @@ class EventRing {
   EventRing(const EventRing&) = delete;
   EventRing& operator=(const EventRing&) = delete;
 
-  // False: it is full. Of one thread's events the order is kept.
+  // False: full. Keeps the order of each thread's events.
   bool Push(const TraceEvent& event);
-  // False: it is empty, or the next one is just being written.
+  // False: empty, or the next event is still being written.
   bool Pop(TraceEvent& event);
 
  private:
   struct Cell {
-    // Whose turn it is: that of the writer of this number, or, one more, that
-    // of its reader.
+    // Whose turn it is: the writer with this number, or, with one more, its
+    // reader.
     std::atomic<uint64_t> turn = 0;
     TraceEvent event;
   };

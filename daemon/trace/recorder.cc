@@ -73,7 +73,7 @@ void TraceRecorder::CloseGate() {
   if ((gate_.fetch_and(~kOpen, std::memory_order_acq_rel) & kOpen) == 0) {
     return;
   }
-  // Each has an event to copy, and waits for nobody.
+  // Each writer only copies an event, and waits for no one.
   while (gate_.load(std::memory_order_acquire) != 0) std::this_thread::yield();
 }
 
@@ -105,7 +105,7 @@ TraceBatch TraceRecording::Take(size_t most) {
     event.end = std::max(event.end, event.begin);
     batch.events.push_back(event);
   }
-  // After the events, so that they are named.
+  // Names are taken after the events, so that all events are named.
   {
     absl::MutexLock lock(&recorder_->mu_);
     std::swap(batch.sessions, recorder_->names_.sessions);

@@ -1,4 +1,4 @@
-// Records what moves and what waits, for `hoistctl trace`, while somebody asks.
+// Records transfers and waits for `hoistctl trace`, while a caller asks for it.
 #ifndef HOIST_DAEMON_TRACE_RECORDER_H_
 #define HOIST_DAEMON_TRACE_RECORDER_H_
 
@@ -23,10 +23,9 @@ namespace hoistd {
 
 class TraceRecording;
 
-// What was recorded since it was taken last, in about the order in which it
-// ended.
+// The records since the last call, in roughly the order of their ends.
 struct TraceBatch {
-  // Of what `events` name, and of what they may name later.
+  // Names for these `events`, and perhaps for later ones.
   std::vector<TraceSession> sessions;
   std::vector<TracePlan> plans;
   std::vector<TraceModel> models;
@@ -35,21 +34,21 @@ struct TraceBatch {
   uint64_t dropped = 0;  // Events that did not fit, since the beginning.
   uint64_t unnamed = 0;  // Groups whose names did not.
 
-  // There is nothing but what it counts.
+  // No events or names; counters may be set.
   bool empty() const {
     return events.empty() && sessions.empty() && plans.empty() &&
            models.empty() && groups.empty();
   }
 };
 
-// There is one for all of hoistd. Off, which it is but for recordings, it
-// costs those who have something to tell one relaxed load.
+// One for all of hoistd. While off, the default, it costs each caller one
+// relaxed load.
 //
-// Threads:  thread-safe. Add takes no lock. The names have one, which hot paths
-//           do not meet: the engine's thread names, a recording's reader takes.
-// Owns:     nothing but while something is recorded. Borrows the clock.
-// Bounds:   one recording at a time; kMostEvents that were not taken yet, and
-//           kMostGroups named groups a recording.
+// Threads:  thread-safe. Add takes no lock. Names have one, which hot paths
+//           do not take: the engine's thread names, a recording's reader takes.
+// Owns:     nothing except during a recording. Borrows the clock.
+// Bounds:   one recording at a time; kMostEvents not yet taken, and kMostGroups
+//           named groups per recording.
 class TraceRecorder {
  public:
   static constexpr size_t kMostEvents = size_t{1} << 16;  // 6 MiB.
@@ -58,16 +57,16 @@ class TraceRecorder {
   explicit TraceRecorder(const Clock& clock) : clock_(clock) {}
   TraceRecorder(const TraceRecorder&) = delete;
   TraceRecorder& operator=(const TraceRecorder&) = delete;
-  // Nothing is recorded any more.
+  // No recording is under way.
   ~TraceRecorder();
 
-  // Something is recorded: look here before anything else.
+  // True: a recording is under way. Check this first.
   bool on() const { return (gate_.load(std::memory_order_relaxed) & 1) != 0; }
-  // Of the recording that runs, or ran last; 0: there was none.
+  // The number of the current or last recording; 0: none yet.
   uint64_t number() const { return number_.load(std::memory_order_relaxed); }
   absl::Time Now() const { return clock_.Now(); }
 
-  // Nothing happens where nothing is recorded.
+  // No effect without a recording.
   void Add(const TraceEvent& event);
   void Name(TraceSession session) ABSL_LOCKS_EXCLUDED(mu_);
   void Name(const TracePlan& plan) ABSL_LOCKS_EXCLUDED(mu_);
@@ -75,19 +74,19 @@ class TraceRecorder {
   void Name(GroupKey key, const std::string& model, const std::string& group)
       ABSL_LOCKS_EXCLUDED(mu_);
 
-  // ResourceExhausted: something is recorded already.
+  // ResourceExhausted: another recording is under way.
   absl::StatusOr<std::unique_ptr<TraceRecording>> Start()
       ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   friend class TraceRecording;
 
-  // Lets no event in any more, and waits for those that are being written.
+  // Admits no more events, and waits for those that are being written.
   void CloseGate();
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
 
   const Clock& clock_;
-  // Bit 0: events come in. The rest: twice those who are writing one just now.
+  // Bit 0: events are admitted. The rest: twice the number of current writers.
   std::atomic<uint64_t> gate_ = 0;
   std::atomic<uint64_t> number_ = 0;
   std::atomic<uint64_t> dropped_ = 0;
@@ -100,16 +99,16 @@ class TraceRecorder {
   absl::flat_hash_set<GroupKey> groups_ ABSL_GUARDED_BY(mu_);
 };
 
-// Whether to tell `recorder`, which may be nullptr.
+// Whether to record; `recorder` may be nullptr.
 inline bool Traces(const TraceRecorder* recorder) {
   return recorder != nullptr && recorder->on();
 }
 
-// What one caller has recorded, from Start until Stop; its destructor stops it
-// too, and drops what was not taken.
+// One caller's recording, from Start until Stop. Its destructor stops it, too,
+// and drops remaining records.
 //
 // Threads:  one at a time.
-// Owns:     what was recorded. Borrows the recorder.
+// Owns:     the records. Borrows the recorder.
 class TraceRecording {
  public:
   explicit TraceRecording(TraceRecorder* recorder)
@@ -118,14 +117,14 @@ class TraceRecording {
   TraceRecording& operator=(const TraceRecording&) = delete;
   ~TraceRecording() { recorder_->Stop(); }
 
-  // Nothing is recorded any more; what was can still be taken.
+  // Records nothing more; existing records can still be taken.
   void Stop();
-  // At most so many events. What ended before the recording began is left out,
-  // and what only began before it begins with it.
+  // At most `most` events. Omits events that ended before the recording, and
+  // cuts off the earlier part of the others.
   TraceBatch Take(size_t most);
 
   absl::Time started() const { return started_; }
-  // When it was stopped, or now.
+  // The time of the stop, or now.
   absl::Time ended() const;
 
  private:

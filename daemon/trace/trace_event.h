@@ -1,4 +1,4 @@
-// What a recording has, as plain values.
+// The contents of a recording, as plain values.
 #ifndef HOIST_DAEMON_TRACE_TRACE_EVENT_H_
 #define HOIST_DAEMON_TRACE_TRACE_EVENT_H_
 
@@ -11,20 +11,20 @@
 namespace hoistd {
 
 enum class TraceKind : uint8_t {
-  // Over a device's link, one after another; as its thread saw it.
+  // On a device's link, in sequence, as its thread saw them.
   kCopyIn,   // Host to device.
   kCopyOut,  // Device to host.
-  // Copies that a worker makes itself, beside those.
+  // A worker's own copies, beside those.
   kGrantedCopy,  // To the device: from its grant until it said it was done.
   kOwnRead,      // From the device, between two looks.
-  // A group's bytes, carried without a link.
+  // Transfers of a group's bytes without a link.
   kFileRead,
   kSpillRead,
   kSpillWrite,
   kCheck,    // Read to be compared, on the host or on the disk.
   kReceive,  // From a client that publishes.
   kDeliver,  // To a client's memory.
-  // From a request to its answer, where that did not come at once.
+  // From a request to its answer, if that was not immediate.
   kStage,
   kReadImage,
   kPublish,
@@ -34,14 +34,14 @@ enum class TraceKind : uint8_t {
   kLaneWait,  // The client waits for a group.
   kLaneGap,   // It does, and nothing of the lane is under way.
   kHostWait,  // A load is due and its group is not on the host.
-  // Something that the engine's thread did, others waiting.
+  // Work of the engine's thread that delayed others.
   kSlowEvent,
-  // Bytes from `begin` on.
+  // Bytes in use from `begin` on.
   kHostUsed,
   kDeviceUsed,
 };
 
-// Why nothing of a lane is under way.
+// Why no load of a lane is in flight.
 enum class TraceWhy : uint8_t {
   kUnknown,
   kNotOnHost,
@@ -50,14 +50,14 @@ enum class TraceWhy : uint8_t {
   kTurn,        // Others copy, or a cap holds it back.
 };
 
-// Ids that are 0 name nothing.
+// An id of 0 means none.
 struct TraceEvent {
   TraceKind kind = TraceKind::kCopyIn;
   TraceWhy why = TraceWhy::kUnknown;  // kLaneGap.
   bool failed = false;
   bool background = false;  // Nobody waits for it.
-  // It has begun and not ended: another one of the same kind, plan and request
-  // tells its end, or it lasts longer than the recording.
+  // Begun and not ended: a later event of the same kind, plan and request
+  // reports the end, unless the recording ends first.
   bool open = false;
   GroupIndex group;  // Of `model`.
   DeviceIndex device;
@@ -70,7 +70,7 @@ struct TraceEvent {
   RequestId request;
 };
 
-// What ids mean, told once each.
+// Names of ids, each reported once.
 struct TraceSession {
   SessionId id;
   std::string client_name;
