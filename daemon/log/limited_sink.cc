@@ -24,8 +24,8 @@ std::string NameOfKind(const spdlog::details::log_msg& message) {
   return std::string(text.substr(0, text.find_first_of("0123456789")));
 }
 
-// What of the text, which is not empty, is written as it is; 0: it begins with
-// a byte to be escaped.
+// The length of printable text at the start of `text`, which is not empty; 0:
+// it starts with a byte to be escaped.
 size_t PlainLength(absl::string_view text) {
   return hoist::PrintableLength({text.data(), text.size()});
 }
@@ -144,7 +144,7 @@ std::string OneLogLine(absl::string_view text, size_t most_bytes) {
   line.reserve(std::min(text.size(), most_bytes) + 3);
   while (!text.empty()) {
     const size_t length = PlainLength(text);
-    // Not in the middle of a letter.
+    // Never cuts inside a character.
     if (line.size() + std::max<size_t>(length, 1) > most_bytes) {
       return line + "...";
     }

@@ -1,4 +1,4 @@
-// A limit on the lines of one kind, before any other sink.
+// A rate limit on lines of one kind, in front of another sink.
 #ifndef HOIST_DAEMON_LOG_LIMITED_SINK_H_
 #define HOIST_DAEMON_LOG_LIMITED_SINK_H_
 
@@ -24,18 +24,18 @@ struct LineLimits {
   uint64_t debug_lines = 5000;  // Who asked for these wants them.
   size_t kinds = 512;           // Known at once; the others are one.
   size_t bytes = 4096;          // Of a line; the rest is cut.
-  // Lines that are always written; none.
+  // Lines that are always written; empty: none.
   std::function<bool(spdlog::level::level_enum, absl::string_view)> always;
 };
 
-// A kind is a place in the code; of lines that name none, the text before the
-// first digit. The first `lines` of a kind are written; when the window that
-// began with the first of them ends, a line says how many there were beyond.
-// That is seen when any line comes, and at flush(): somebody must call that now
-// and then.
+// A kind is a place in the code or, for lines without one, the text before the
+// first digit. The first `lines` of a kind in a window are written. The window
+// begins with the first of them; after its end, one line reports the number of
+// suppressed ones. That line is written with the next line of any kind, or in
+// flush(), which must be called now and then.
 //
-// Threads:  thread-safe, as spdlog's sinks are.
-// Owns:     what was left out and not yet told; the destructor tells it.
+// Threads:  thread-safe, like spdlog's sinks.
+// Owns:     unreported suppressed lines; the destructor reports them.
 // Bounds:   `kinds` records, each with one line cut to 200 bytes.
 class LimitedSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
@@ -43,7 +43,7 @@ class LimitedSink final : public spdlog::sinks::base_sink<std::mutex> {
   LimitedSink(spdlog::sink_ptr to, const Clock& clock, LineLimits limits);
   ~LimitedSink() override;
 
-  // What was left out so far, though its window has not ended.
+  // Reports suppressed lines now, before their window ends.
   void TellLeftOut();
 
  protected:
@@ -57,7 +57,7 @@ class LimitedSink final : public spdlog::sinks::base_sink<std::mutex> {
     absl::Time begin;
     uint64_t written = 0;
     uint64_t left_out = 0;
-    // Of those that were left out: the worst, and the last.
+    // The worst level of the suppressed lines, and the last line.
     spdlog::level::level_enum level = spdlog::level::trace;
     std::string text;
     std::string logger;
@@ -76,8 +76,8 @@ class LimitedSink final : public spdlog::sinks::base_sink<std::mutex> {
   absl::Time next_end_ = absl::InfiniteFuture();
 };
 
-// `text` on one line, cut to so many bytes: control characters are escaped.
-// Text that needs none of it is as it was.
+// `text` on one line, cut to `most_bytes`, with control characters escaped.
+// Other text is unchanged.
 std::string OneLogLine(absl::string_view text, size_t most_bytes);
 
 }  // namespace hoistd

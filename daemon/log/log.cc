@@ -21,7 +21,7 @@ namespace {
 constexpr char kName[] = "hoistd";  // And the journal's SYSLOG_IDENTIFIER.
 constexpr std::chrono::seconds kTellEvery(5);
 
-// Acts of admins. What others tried in vain is a warning, and is limited.
+// Actions of admins. Refused attempts are warnings, and so limited.
 bool IsAdminsAct(spdlog::level::level_enum level, absl::string_view text) {
   return level == spdlog::level::info && absl::StartsWith(text, "audit: ");
 }
@@ -30,7 +30,7 @@ spdlog::sink_ptr SinkOf(const LogConfig& config) {
   const bool journal = config.sink == LogConfig::Sink::kJournal ||
                        (config.sink == LogConfig::Sink::kAuto &&
                         std::getenv("JOURNAL_STREAM") != nullptr);
-  // The journal has fields for the rest.
+  // The journal has its own fields for time, name and level.
   if (journal) return std::make_shared<spdlog::sinks::systemd_sink_mt>(kName);
   auto terminal = std::make_shared<spdlog::sinks::stderr_color_sink_mt>();
   terminal->set_pattern("[%Y-%m-%d %H:%M:%S.%e] [%n] [%^%l%$] %v");
@@ -68,7 +68,7 @@ Log::Log(const LogConfig& config)
                                           Limits())) {
   spdlog::set_default_logger(std::make_shared<spdlog::logger>(kName, sink_));
   SetLogLevel(config.level);
-  // A line is worth most right before a crash.
+  // Lines matter most right before a crash.
   spdlog::flush_on(spdlog::level::info);
 }
 

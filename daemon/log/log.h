@@ -11,11 +11,11 @@ namespace hoistd {
 
 class LimitedSink;
 
-// Where this process's lines go, from now on. Its end tells what was left out
-// until then.
+// Directs this process's log lines from now on. Its destructor reports
+// suppressed lines.
 //
-// Threads:  made and ended while there are no others that log; KeepTelling
-//           starts one.
+// Threads:  made and destroyed while no other thread logs; KeepTelling starts
+//           one.
 class Log {
  public:
   explicit Log(const LogConfig& config);
@@ -23,7 +23,7 @@ class Log {
   Log(const Log&) = delete;
   Log& operator=(const Log&) = delete;
 
-  // From now on lines that are left out are told of though no other comes.
+  // From now on, suppressed lines are reported even if no other line comes.
   // StartThread's errors.
   absl::Status KeepTelling();
 
