@@ -92,7 +92,7 @@ Finding Memlock(const Machine& machine, const SelfKnowledge& self) {
   const bool unlimited = machine.memlock_bytes == Machine::kUnlimited;
   const std::string found =
       unlimited ? "unlimited" : HumanBytes(machine.memlock_bytes);
-  // The driver pins without it; io_uring's buffers do not.
+  // The driver pins without memlock; io_uring's buffers need it.
   constexpr uint64_t kBuffers = uint64_t{64} << 20;
   if (unlimited ||
       machine.memlock_bytes >= std::min(self.host_pool_bytes, kBuffers)) {

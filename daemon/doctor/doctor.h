@@ -12,7 +12,7 @@
 
 namespace hoistd {
 
-// What hoistd knows of itself.
+// hoistd's own state.
 struct SelfKnowledge {
   std::vector<DeviceInfo> devices;  // That it serves, that in place too.
   std::string no_in_place;          // Why nothing is read in place; "": it is.
@@ -22,7 +22,7 @@ struct SelfKnowledge {
   uint64_t host_pool_bytes = 0;
 };
 
-// One of each thing that can be amiss, good ones too, in a fixed order.
+// One finding per check, good ones too, in a fixed order.
 std::vector<Finding> Examine(const Machine& machine, const SelfKnowledge& self);
 
 }  // namespace hoistd

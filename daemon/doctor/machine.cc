@@ -15,7 +15,7 @@
 namespace hoistd {
 namespace {
 
-// "" where it cannot be read.
+// "": the file cannot be read.
 std::string Text(const std::string& path) {
   std::ifstream file(path);
   std::ostringstream text;
@@ -28,8 +28,8 @@ uint32_t Number(const std::string& path) {
   return absl::SimpleAtoi(Text(path), &number) ? number : 0;
 }
 
-// "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  ...": the first
-// word of digits and dots.
+// Finds the first word of digits and dots: "NVRM version: NVIDIA UNIX x86_64
+// Kernel Module  580.95.05  ...".
 std::string DriverVersion(const std::string& text) {
   for (const absl::string_view word :
        absl::StrSplit(text, absl::ByAnyChar(" \t\n"), absl::SkipEmpty())) {
@@ -70,7 +70,7 @@ uint64_t LimitOf(int resource) {
                                          : uint64_t{limit.rlim_cur};
 }
 
-// "0-1,3" is three.
+// "0-1,3" gives three.
 uint32_t CountOfList(const std::string& text) {
   uint32_t count = 0;
   for (const absl::string_view part :

@@ -1,4 +1,4 @@
-// Of this machine and process what the kernel tells.
+// Facts about this machine and process, from the kernel.
 #ifndef HOIST_DAEMON_DOCTOR_MACHINE_H_
 #define HOIST_DAEMON_DOCTOR_MACHINE_H_
 
@@ -8,7 +8,7 @@
 
 namespace hoistd {
 
-// A GPU's place on the PCI bus. How many lanes it has, and could have.
+// A GPU's PCI link: its address, and its current and maximum number of lanes.
 struct PciLink {
   std::string address;  // "0000:17:00.0".
   uint32_t width = 0;
@@ -22,12 +22,12 @@ struct Machine {
   std::vector<PciLink> gpus;   // NVIDIA's, by address.
   uint64_t memlock_bytes = 0;  // RLIMIT_MEMLOCK of this process.
   uint64_t descriptors = 0;    // RLIMIT_NOFILE.
-  // The choice that stands in brackets; "": the kernel has no such file.
+  // The choice in brackets; "": the kernel has no such file.
   std::string shmem_huge_pages;
   uint32_t memory_nodes = 1;  // NUMA nodes that have memory.
 };
 
-// `root` stands before /proc and /sys; it is "" but in tests.
+// `root` is a prefix of /proc and /sys; "" except in tests.
 Machine ReadMachine(const std::string& root);
 
 }  // namespace hoistd
