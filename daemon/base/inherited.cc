@@ -101,7 +101,7 @@ struct MemoryEnd {
 
 // A global, since operator new's handler has no argument.
 MemoryEnd& TheMemoryEnd() {
-  static MemoryEnd* const end = new MemoryEnd;  // Also while others end.
+  static MemoryEnd* const end = new MemoryEnd;  // Never destroyed.
   return *end;
 }
 

@@ -15,10 +15,10 @@ namespace hoistd {
 
 // The use of a signal in hoistd and hoist-keeper.
 enum class SignalUse {
-  kAwaited,  // It asks for something: a thread takes it, no handler runs.
-  kIgnored,  // By default it would end the program, or stop it while it logs.
-  kFault,    // The program is at fault, or is made to leave a core: it ends.
-  kSystem,   // As the kernel has it, which ends nothing; or nobody can choose.
+  kAwaited,  // A request: a thread takes it, no handler runs.
+  kIgnored,  // Its default would end the program, or stop it while it logs.
+  kFault,    // A fault, or a request for a core dump: the program ends.
+  kSystem,   // The kernel's default, which is harmless or cannot be changed.
 };
 
 // The table of uses. glibc's own signals (SIGCANCEL, SIGSETXID) are kSystem.

@@ -20,7 +20,7 @@ class Executor {
  public:
   using Task = absl::AnyInvocable<void()>;
 
-  virtual ~Executor() = default;  // Runs what was posted. Not from a task.
+  virtual ~Executor() = default;  // Runs posted tasks; not from a task.
   virtual void Post(Task task) = 0;
 };
 

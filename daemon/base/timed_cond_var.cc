@@ -18,7 +18,7 @@ constexpr absl::Duration kLongest = absl::Hours(24);
 
 void TimedCondVar::SignalAll() {
   ++signals_;
-  if (waiters_ == 0) return;  // Who comes later sees the change.
+  if (waiters_ == 0) return;  // Later waiters see the change.
   syscall(SYS_futex, &signals_, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr,
           0);
 }

@@ -43,7 +43,7 @@ struct DeviceConfig {
 
   Backend backend = Backend::kAuto;
   Share share = Share::kVmm;
-  Trust trust = Trust::kUser;  // Who shares CUDA memory.
+  Trust trust = Trust::kUser;  // The scope of shared CUDA memory.
   // nullopt, "auto": 80 % of free memory on CUDA, 1 GiB on emulated devices.
   std::optional<uint64_t> pool_bytes;
   uint64_t slab_bytes = uint64_t{256} << 20;
@@ -129,9 +129,9 @@ struct TenantConfig {
   std::string name;  // As User::Tenant has it.
   std::string socket;
   std::string grpc_socket;      // "": none.
-  uint32_t socket_mode = 0660;  // As [server] has it, like `group`.
+  uint32_t socket_mode = 0660;  // As in [server], like `group`.
   std::string group;
-  QuotaConfig quota;  // As [quota] has it, where nothing else is said.
+  QuotaConfig quota;  // Defaults to [quota].
 
   bool operator==(const TenantConfig&) const = default;
 };
@@ -140,8 +140,8 @@ struct TenantConfig {
 struct MetricsConfig {
   // "": none. If only server.socket is set: beside it, like grpc_socket.
   std::string socket = "/run/hoist/hoistd.metrics.sock";
-  std::string listen;     // As ParseLoopback has it; "": none.
-  uint32_t models = 100;  // So many are named; the rest is summed.
+  std::string listen;     // For ParseLoopback; "": none.
+  uint32_t models = 100;  // Largest by name; the rest is summed.
 
   bool operator==(const MetricsConfig&) const = default;
 };

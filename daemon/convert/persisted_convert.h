@@ -43,7 +43,7 @@ struct ModelRecord {
 // A live plan, with the parameters of its streaming.
 struct PlanRecord {
   SessionId session;
-  PlanGrant grant;  // But for its slabs.
+  PlanGrant grant;  // Without its slabs.
   ShareOptions share;
   absl::Duration stage_deadline;
 };
@@ -58,8 +58,8 @@ std::string ToRecord(const PersistedInstance& instance);
 std::string ToRecord(const ModelRecord& model);
 // For a model of files. May be large.
 std::string ToRecord(const ModelSpec& spec);
-std::string ToRecord(const PersistedSlab& slab);  // But for its descriptor.
-std::string ToRecord(const PersistedCopy& copy);  // But for its place.
+std::string ToRecord(const PersistedSlab& slab);  // Not its descriptor.
+std::string ToRecord(const PersistedCopy& copy);  // Not its place.
 std::string ToRecord(const PersistedSession& session);
 std::string ToRecord(const PersistedLease& lease);
 std::string ToRecord(const PersistedArena& arena);

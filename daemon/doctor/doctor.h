@@ -14,11 +14,11 @@ namespace hoistd {
 
 // hoistd's own state.
 struct SelfKnowledge {
-  std::vector<DeviceInfo> devices;  // That it serves, that in place too.
-  std::string no_in_place;          // Why nothing is read in place; "": it is.
+  std::vector<DeviceInfo> devices;  // Served ones, in-place memory too.
+  std::string no_in_place;          // Why there is no in-place memory, or "".
   std::string gpu_on_board;  // A GPU that is not used; "": there is none.
   IoInfo io;
-  bool keeps = false;  // Somebody holds what is to outlive it.
+  bool keeps = false;  // Its state survives its death.
   uint64_t host_pool_bytes = 0;
 };
 

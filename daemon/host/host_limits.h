@@ -28,7 +28,7 @@ HostMemory ReadHostMemory(const std::string& root);
 
 struct HostPoolSize {
   uint64_t bytes = 0;  // A multiple of 2 MiB.
-  std::string note;    // What the operator should know; may be empty.
+  std::string note;    // For the operator; may be empty.
 };
 
 // The configured size. Else a quarter of the machine's memory, the rest of

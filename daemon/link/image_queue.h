@@ -25,7 +25,7 @@ struct ImageLoad {
   TransferId id;
   // In order, none empty; unchanged until `done`.
   std::vector<LinkPiece::Run> runs;
-  bool urgent = false;  // Somebody waits for it.
+  bool urgent = false;  // It has a waiter.
   GroupKey key;         // Of the image, for recordings.
   // Called once, when none of its pieces is in flight.
   absl::AnyInvocable<void(absl::Status)> done;

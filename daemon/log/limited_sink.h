@@ -21,8 +21,8 @@ namespace hoistd {
 struct LineLimits {
   absl::Duration window = absl::Seconds(30);
   uint64_t lines = 60;          // Of a kind in a window; more are counted.
-  uint64_t debug_lines = 5000;  // Who asked for these wants them.
-  size_t kinds = 512;           // Known at once; the others are one.
+  uint64_t debug_lines = 5000;  // Enabled on request, so wanted.
+  size_t kinds = 512;           // Tracked at once; the rest is one.
   size_t bytes = 4096;          // Of a line; the rest is cut.
   // Lines that are always written; empty: none.
   std::function<bool(spdlog::level::level_enum, absl::string_view)> always;

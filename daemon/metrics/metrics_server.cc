@@ -68,9 +68,9 @@ class Mailbox {
 struct Connection {
   enum class State {
     kReading,  // Its head is still to come.
-    kWaiting,  // For a picture.
+    kWaiting,  // For a snapshot.
     kWriting,
-    kEnding,  // All is sent: the peer is to close first, or it might lose it.
+    kEnding,  // All is sent; an earlier close than the peer's could lose it.
   };
 
   hoist::UniqueFd fd;

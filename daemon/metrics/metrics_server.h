@@ -60,7 +60,7 @@ class MetricsServer {
   // taken, or TCP is forbidden, the message names the remedy.
   static absl::StatusOr<std::unique_ptr<MetricsServer>> Create(
       MetricsOptions options, const Clock& clock);
-  virtual ~MetricsServer() = default;  // Closes what is open.
+  virtual ~MetricsServer() = default;  // Closes all connections.
 };
 
 }  // namespace hoistd

@@ -87,7 +87,7 @@ void PermitDesk::CloseNow(PermitId id) {
 }
 
 void PermitDesk::Gone(PermitId id) {
-  Entry entry;  // Goes behind the lock: who waits for it may free this.
+  Entry entry;  // Ends after the lock: its waiter may free this.
   const absl::MutexLock lock(&mu_);
   entry = std::move(permits_.extract(id).mapped());
   link_.Unwatch(entry.permit->wake_fd());

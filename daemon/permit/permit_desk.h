@@ -54,7 +54,7 @@ class PermitDesk {
     std::unique_ptr<CopyPermit> permit;
     ShareOptions share;
     bool closing = false;
-    std::shared_ptr<void> waits = nullptr;  // Who waits until it is gone.
+    std::shared_ptr<void> waits = nullptr;  // Holders wait for its end.
   };
 
   absl::StatusOr<PermitShare> OpenNow(const PermitSpec& spec)

@@ -17,8 +17,8 @@ class Acceptor {
 
   enum class Outcome {
     kAccepted,   // Serve it.
-    kNoRoom,     // The reserve took it: say so, close it, and Restock.
-    kNothing,    // Nobody waits.
+    kNoRoom,     // Took the reserve: report it, close it, and Restock.
+    kNothing,    // No connection is pending.
     kExhausted,  // Not even the reserve helps: try again later.
   };
   std::pair<Outcome, hoist::UniqueFd> Accept();

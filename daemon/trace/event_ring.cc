@@ -25,7 +25,7 @@ bool EventRing::Push(const TraceEvent& event) {
         return true;
       }
     } else if (turn < at) {
-      return false;  // What was written a round ago is not read yet.
+      return false;  // Full: this cell's last event is unread.
     } else {
       at = next_push_.load(std::memory_order_relaxed);
     }

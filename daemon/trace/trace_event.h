@@ -47,7 +47,7 @@ enum class TraceWhy : uint8_t {
   kNotOnHost,
   kPlaceInUse,  // Another group lies in its place, and is not done.
   kNotDone,     // The kernels of its own last position run.
-  kTurn,        // Others copy, or a cap holds it back.
+  kTurn,        // Other copies run, or a cap delays it.
 };
 
 // An id of 0 means none.
@@ -55,7 +55,7 @@ struct TraceEvent {
   TraceKind kind = TraceKind::kCopyIn;
   TraceWhy why = TraceWhy::kUnknown;  // kLaneGap.
   bool failed = false;
-  bool background = false;  // Nobody waits for it.
+  bool background = false;  // It has no waiter.
   // Begun and not ended: a later event of the same kind, plan and request
   // reports the end, unless the recording ends first.
   bool open = false;

@@ -87,7 +87,7 @@ class SharedDevice {
   // All below is guarded by mu_.
   std::unique_ptr<DeviceMap> map_;
   std::vector<Arrival> waiting_;  // In order of arrival, until map_ is.
-  Ranges ranges_;                 // By offset; what `map_` has.
+  Ranges ranges_;                 // By offset; slabs in `map_`.
 };
 
 }  // namespace hoist
