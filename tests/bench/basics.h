@@ -1,4 +1,4 @@
-// What every bench needs: giving up, time, medians, lists on the command line.
+// Basics of every bench: failure, time, medians, lists on the command line.
 #ifndef HOIST_TESTS_BENCH_BASICS_H_
 #define HOIST_TESTS_BENCH_BASICS_H_
 
@@ -14,8 +14,8 @@ namespace hoist::bench {
 inline constexpr uint64_t kMiB = uint64_t{1} << 20;
 inline constexpr uint64_t kGiB = uint64_t{1} << 30;
 
-// A bench that cannot measure what it was asked to says why and ends; what it
-// started and wrote is ended and removed by its supervisor (main.cc).
+// Ends a bench that cannot measure, with the reason. Its supervisor (main.cc)
+// ends the bench's processes and removes its files.
 [[noreturn]] void Fail(const std::string& why);
 void Require(const Status& status, const std::string& what);
 
@@ -34,7 +34,7 @@ inline double GbPerS(double bytes, double seconds) {
   return bytes / seconds / 1e9;
 }
 
-// Of this process, from /proc: resident memory.
+// Resident memory of this process, from /proc.
 uint64_t RssBytes();
 
 }  // namespace hoist::bench

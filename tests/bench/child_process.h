@@ -26,7 +26,7 @@ class ChildProcess {
 
   void Signal(int number) const;
   bool Running();
-  // Sends `number`, waits for its end. Returns at once the second time.
+  // Sends signal `number`, waits for the end. A second call has no effect.
   void End(int number);
   pid_t pid() const { return pid_; }
 
@@ -34,7 +34,7 @@ class ChildProcess {
   pid_t pid_ = -1;
 };
 
-// The text of a file, or what can be read of it.
+// The readable text of a file.
 std::string ReadText(const std::string& path);
 
 }  // namespace hoist::bench

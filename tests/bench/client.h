@@ -1,7 +1,7 @@
-// libhoist's C API with owners, and errors that end the bench.
+// Owners for libhoist's C API, whose errors end the bench.
 //
-// The C API and not hoist.h: that header's Status and the one of hoist/shared,
-// which the CUDA driver's table needs, cannot be in one file.
+// Not hoist.h: its Status and that of hoist/shared, which the CUDA driver's
+// table needs, cannot be in one file.
 #ifndef HOIST_TESTS_BENCH_CLIENT_H_
 #define HOIST_TESTS_BENCH_CLIENT_H_
 
@@ -57,7 +57,7 @@ void Check(const Plan& plan);
 CopyPermit OpenPermit(const Session& session, uint32_t device, uint32_t weight,
                       int32_t priority);
 
-// Of each of the model's groups.
+// The bytes of each of the model's groups.
 std::vector<uint64_t> GroupBytes(const Model& model);
 
 // Leases every group of the model, prefetch first.

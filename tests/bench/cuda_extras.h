@@ -1,5 +1,5 @@
-// Functions of CUDA's driver that only the benches need, found as those of
-// hoist/shared/cuda_driver.h are.
+// CUDA driver functions that only the benches need, loaded like those of
+// hoist/shared/cuda_driver.h.
 #ifndef HOIST_TESTS_BENCH_CUDA_EXTRAS_H_
 #define HOIST_TESTS_BENCH_CUDA_EXTRAS_H_
 
@@ -41,7 +41,7 @@ struct CudaExtras {
   cuda::Error (*write_value)(cuda::Stream, cuda::Address, uint32_t,
                              unsigned flags);
 
-  // Ends the bench if the driver lacks one of them.
+  // Ends the bench if the driver lacks a function.
   static CudaExtras Load();
 };
 

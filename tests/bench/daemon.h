@@ -1,4 +1,4 @@
-// The hoistd of one run.
+// A hoistd for one run.
 #ifndef HOIST_TESTS_BENCH_DAEMON_H_
 #define HOIST_TESTS_BENCH_DAEMON_H_
 
@@ -16,8 +16,8 @@ struct DaemonSpec {
   DeviceKind device = DeviceKind::kEmulated;
   uint64_t device_bytes = 0;  // Of each pool.
   uint64_t host_bytes = 0;
-  // Of the device's pool: what of it one image needs at the least is whole
-  // slabs, so small ones waste less.
+  // Slabs of the device's pool. An image occupies whole slabs, so small ones
+  // waste less.
   uint64_t slab_bytes = uint64_t{64} << 20;
   int devices = 1;       // Of those that are emulated.
   double load_rate = 0;  // GB/s; 0: no cap.
@@ -26,25 +26,25 @@ struct DaemonSpec {
 // Owns: the process and its folder below the run's scratch folder.
 class Daemon {
  public:
-  // Returns when it listens. `number` tells daemons of one run apart.
+  // Returns once it listens. `number` distinguishes the daemons of one run.
   Daemon(const RunOptions& options, const DaemonSpec& spec, int number = 0);
-  // Asks it to end and waits for it.
+  // Stops it and waits for its end.
   ~Daemon();
 
   std::string socket() const { return folder_ + "/hoistd.sock"; }
   pid_t pid() const { return process_->pid(); }
-  // Seconds from its start until its socket was there.
+  // Time from its start to its socket's appearance.
   double start_seconds() const { return start_seconds_; }
   double started_at() const { return started_at_; }
 
-  // `hoistctl COMMAND...`, whatever it prints.
+  // Runs `hoistctl COMMAND...`; ignores its output.
   void Do(const std::string& command) const;
   // `hoistctl COMMAND... --json`, parsed.
   Json Ctl(const std::string& command) const;
   // Bytes so far: host_to_device_bytes and so on.
   uint64_t Counter(const std::string& name) const;
-  // Waits until the host pool is all there, since a pool that is being pinned
-  // takes memory bandwidth.
+  // Waits until the host pool is complete, since pinning takes memory
+  // bandwidth.
   void WaitWhole() const;
 
  private:
@@ -57,8 +57,8 @@ class Daemon {
   double start_seconds_ = 0;
 };
 
-// Of Protobuf's JSON, which leaves zeroes out, quotes 64-bit numbers and may
-// write either of snake_case and camelCase.
+// Reads a number of Protobuf's JSON, which omits zeroes, quotes 64-bit numbers,
+// and writes snake_case or camelCase.
 uint64_t ProtoNumber(const Json& object, const std::string& name);
 
 // hoistd's path by RunOptions::hoistd's rule.

@@ -9,10 +9,10 @@
 
 namespace hoist::bench {
 
-// cuBLAS is found at run time, as the driver is: `path`, else the loader's
-// libcublas.so.13 or .12. A group is cut into matrices of kDepth rows and at
-// most kMostColumns columns, and each is multiplied with the same activations
-// of `tokens` rows.
+// cuBLAS is loaded at run time, like the driver: from `path`, else the loader's
+// libcublas.so.13 or .12. A group is split into matrices of kDepth rows and at
+// most kMostColumns columns. Each is multiplied with the same activations of
+// `tokens` rows.
 class Gemm {
  public:
   static constexpr int kDepth = 4096;

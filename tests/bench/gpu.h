@@ -12,8 +12,8 @@
 
 namespace hoist::bench {
 
-// Device 0's or the given device's primary context, current on the thread that
-// made it. What it hands out lives as long as the process; a bench ends soon.
+// The primary context of device 0 or of the given device, current on the thread
+// that made it. Its objects live as long as the process; a bench ends soon.
 //
 // Threads: one.
 class Gpu {
@@ -40,20 +40,20 @@ class Gpu {
   void* PinnedAlloc(uint64_t bytes);
   void PinnedFree(void* memory);
 
-  // Adds the checksum of what lies there to the 8-byte word at `sum`.
+  // Adds the checksum of `data` to the 8-byte word at `sum`.
   void LaunchChecksum(cuda::Stream stream, cuda::Address data, uint64_t bytes,
                       cuda::Address sum);
   void LaunchSpin(cuda::Stream stream, int64_t cycles);
 
-  // What `body` puts on the stream, as a graph.
+  // Captures the work of `body` on the stream as a graph.
   GraphExec Capture(cuda::Stream stream, const std::function<void()>& body);
-  // Seconds of one launch, as the median of `times` after two warm-ups; each is
-  // between two events.
+  // Seconds per launch, between two events: the median of `times` launches,
+  // after two for warm-up.
   double GraphSeconds(GraphExec graph, cuda::Stream stream, int times);
 
-  // Bytes a second of pinned host-to-device copies of this size, one stream:
-  // the median of seven runs of about a quarter second's worth, after one to
-  // warm up.
+  // Bytes per second of pinned host-to-device copies of this size on one
+  // stream: the median of seven runs of about a quarter of a second, after one
+  // for warm-up.
   double LinkRate(uint64_t piece_bytes);
 
   void Require(cuda::Error error, const char* what) const;

@@ -1,4 +1,4 @@
-// The table behind the choice of where a lane's words lie.
+// Measurements behind the choice of the memory for a lane's words.
 #ifndef HOIST_TESTS_BENCH_HOTPATH_WORDS_H_
 #define HOIST_TESTS_BENCH_HOTPATH_WORDS_H_
 
@@ -7,9 +7,9 @@
 
 namespace hoist::bench {
 
-// Waits and writes of words in registered host memory and in device memory,
-// one by one and batched: host time of a call, and GPU time a group in a graph
-// whose groups are spin kernels.
+// Waits and writes of words in registered host memory and in device memory, one
+// by one and batched. Measures host time per call, and GPU time per group in a
+// graph of spin kernels.
 void MeasureWords(Gpu& gpu, Report& report);
 
 }  // namespace hoist::bench

@@ -1,4 +1,4 @@
-// What a pass computes with each group, on a GPU or on an emulated device.
+// The computation of a pass on each group, on a GPU or an emulated device.
 #ifndef HOIST_TESTS_BENCH_LAYER_WORK_H_
 #define HOIST_TESTS_BENCH_LAYER_WORK_H_
 
@@ -27,17 +27,17 @@ class LayerWork {
   LayerWork(Gpu* gpu, Compute compute, const std::string& cublas, size_t sums);
   ~LayerWork();
 
-  // Of GEMMs; found so that a group takes `seconds`, by trying it on plain
-  // device memory.
+  // Finds the number of tokens with which a group's GEMMs take `seconds`, by
+  // trials on plain device memory.
   void FitTokens(uint64_t group_bytes, double seconds);
   int tokens() const { return tokens_; }
 
-  // `sum`: which checksum this is added to.
+  // `sum`: the index of the checksum to add to.
   void Run(cuda::Stream stream, const void* data, uint64_t bytes, size_t sum);
-  // Seconds that a pass of `groups` takes on weights that lie in device memory
-  // anyway, without hoist: the median of five, after two to warm up.
+  // Seconds of a pass of `groups` on weights in plain device memory, without
+  // hoist: the median of five, after two for warm-up.
   double ResidentPassSeconds(uint32_t groups, uint64_t group_bytes);
-  // After all work is complete.
+  // Valid once all work is complete.
   std::vector<uint64_t> Sums() const;
 
  private:
@@ -49,9 +49,8 @@ class LayerWork {
   std::vector<uint64_t> host_sums_;
 };
 
-// The rate of the link that groups are copied over, measured in this process:
-// pinned copies on a GPU; memcpy, or the configured rate, on an emulated
-// device.
+// The rate of the link for groups, measured in this process: pinned copies on a
+// GPU; memcpy, or the configured rate, on an emulated device.
 double MeasuredLink(Gpu* gpu, const RunOptions& options, uint64_t piece_bytes);
 
 }  // namespace hoist::bench

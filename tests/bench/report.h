@@ -1,4 +1,4 @@
-// What a bench measured: a table for people, and the same as JSON.
+// A bench's results: a table for people, and the same as JSON.
 #ifndef HOIST_TESTS_BENCH_REPORT_H_
 #define HOIST_TESTS_BENCH_REPORT_H_
 
@@ -12,18 +12,18 @@ using Json = nlohmann::ordered_json;
 // {"bench": "stream", "machine": {...}, "options": {...}, "rows": [...]}
 class Report {
  public:
-  // Machine: CPUs, kernel; `device` is added by whoever opens one.
+  // Fills in the machine: CPUs, kernel. The opener of a device adds `device`.
   Report(const std::string& bench, Json options);
 
   void SetDevice(const std::string& name) { json_["machine"]["device"] = name; }
-  // One line: an object of plain values. Rows of one table have the same keys;
-  // another set of keys begins another table. It is shown on stderr at once, so
-  // that a long run can be followed.
+  // Adds a row: an object of plain values. Rows of a table have the same keys;
+  // other keys begin a new table. It is shown on stderr at once, to follow a
+  // long run.
   void Add(Json row);
   // A remark below the tables.
   void Note(const std::string& text);
-  // The tables to stdout, and JSON to `path` ("-": stdout, instead of the
-  // tables; "": nowhere).
+  // Writes the tables to stdout, and JSON to `path` ("-": stdout, instead of
+  // the tables; "": nowhere).
   void Finish(const std::string& path) const;
 
  private:

@@ -1,4 +1,4 @@
-// What all subcommands share, and how one is added.
+// Options shared by all subcommands, and how to add one.
 #ifndef HOIST_TESTS_BENCH_RUN_OPTIONS_H_
 #define HOIST_TESTS_BENCH_RUN_OPTIONS_H_
 
@@ -19,7 +19,7 @@ struct RunOptions {
   std::string json;
   std::string folder = "/tmp";  // For a run's own files.
 
-  // Set by main: a folder below `folder` that is removed in any event.
+  // Set by main: a folder below `folder`, always removed at the end.
   std::string scratch;
 };
 
@@ -38,10 +38,10 @@ Command FairnessCommand(CLI::App& app);
 Command BesideCommand(CLI::App& app);
 Command PoolCommand(CLI::App& app);
 Command DiskCommand(CLI::App& app);
-// Hidden: a process that another subcommand starts.
+// A hidden subcommand: a process started by another one.
 Command WorkerCommand(CLI::App& app);
 
-// As asked for; "auto": CUDA if there is a GPU.
+// The requested device; "auto": CUDA if there is a GPU.
 DeviceKind ChosenDevice(const RunOptions& options);
 
 }  // namespace hoist::bench

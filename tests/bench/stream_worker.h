@@ -1,4 +1,4 @@
-// A process that streams as fast as it is let, and counts what it got.
+// A process that streams at full speed, and counts its bytes.
 #ifndef HOIST_TESTS_BENCH_STREAM_WORKER_H_
 #define HOIST_TESTS_BENCH_STREAM_WORKER_H_
 
@@ -13,15 +13,15 @@
 
 namespace hoist::bench {
 
-// Shared by a worker and its starter, which can read it at any instant: a
-// message would need a worker that answers, and some are stopped.
+// Shared by a worker and its starter, which can read it at any time. A message
+// would need a worker that answers, and some are stopped.
 struct WorkerCounter {
   std::atomic<uint64_t> bytes;   // Of streamed groups, used up to now.
   std::atomic<uint32_t> ending;  // By the starter: finish.
   std::atomic<uint32_t> ready;   // The plan stands.
 };
 
-// What a worker copies.
+// The source of a worker's copies.
 enum class Copies {
   kPlan,     // A plan's groups: hoistd copies them.
   kGranted,  // Memory of its own, to the device, under a permit.
@@ -32,7 +32,8 @@ struct StreamWorkerSpec {
   std::string socket;
   std::string model;
   Copies copies = Copies::kPlan;
-  // Of a copy; both ends are the worker's. Of `plan` the share alone counts.
+  // The size of a copy between two buffers of the worker. Only the share of
+  // `plan` is used.
   uint64_t copy_bytes = 0;
   PlanWish plan;
   DeviceKind device = DeviceKind::kEmulated;
@@ -47,17 +48,17 @@ class StreamWorker {
   ~StreamWorker();
 
   uint64_t bytes() const { return counter_->bytes.load(); }
-  // Returns once its plan stands and some groups have come, or it copies.
+  // Returns once its plan is set and some groups have arrived, or it copies.
   void WaitUntilStreams();
   ChildProcess& process() { return *process_; }
-  // Asks it to end and waits.
+  // Stops it and waits for its end.
   void Finish();
 
  private:
   void RequireRunning();
 
   const std::string log_;
-  // What copies by itself gets nothing beside a plan of a higher priority.
+  // A worker's own copies get no bytes beside a plan of a higher priority.
   const bool waits_for_bytes_;
   WorkerCounter* counter_ = nullptr;
   std::unique_ptr<ChildProcess> process_;

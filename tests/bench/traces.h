@@ -1,4 +1,4 @@
-// Orders of groups with sizes, as models and schedulers make them.
+// Orders of groups with sizes, like those of models and schedulers.
 #ifndef HOIST_TESTS_BENCH_TRACES_H_
 #define HOIST_TESTS_BENCH_TRACES_H_
 
@@ -14,7 +14,7 @@ struct Trace {
   std::vector<uint32_t> order;  // One pass.
 };
 
-// The same for the same seed.
+// Deterministic for a seed.
 std::vector<Trace> Traces(uint64_t seed);
 
 }  // namespace hoist::bench

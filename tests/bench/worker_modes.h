@@ -1,5 +1,4 @@
-// What `hoist-bench worker MODE` does; its arguments are JSON, made by whoever
-// starts it.
+// The modes of `hoist-bench worker MODE`; its starter passes arguments as JSON.
 #ifndef HOIST_TESTS_BENCH_WORKER_MODES_H_
 #define HOIST_TESTS_BENCH_WORKER_MODES_H_
 

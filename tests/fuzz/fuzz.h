@@ -1,7 +1,7 @@
-// What every fuzz target is made of: one function that takes bytes and aborts
-// where something promised does not hold, and valid inputs to start from.
+// The parts of a fuzz target: one function that takes bytes and aborts on a
+// broken property, and valid seed inputs.
 //
-// With the preset `fuzz` a target is a libFuzzer program; in any other build
+// With the preset `fuzz` a target is a libFuzzer program; in other builds
 // replay_main.cc runs it over its corpus.
 #ifndef HOIST_TESTS_FUZZ_FUZZ_H_
 #define HOIST_TESTS_FUZZ_FUZZ_H_
@@ -20,7 +20,7 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
-// A property of the code under test. Aborts, as libFuzzer wants it.
+// A property of the code under test. Aborts on failure, as libFuzzer requires.
 #define FUZZ_REQUIRE(condition) HOIST_CHECK(condition)
 
 namespace hoistd::fuzz {
@@ -29,7 +29,7 @@ namespace hoistd::fuzz {
 using Seeds = std::vector<std::pair<std::string, std::string>>;
 Seeds MakeSeeds();
 
-// An input, read from its front; zeros behind its end.
+// Reads an input from its front; zeros after its end.
 class Input {
  public:
   Input(const uint8_t* data, size_t size)
@@ -44,7 +44,7 @@ class Input {
     if (!bytes.empty()) std::memcpy(&value, bytes.data(), bytes.size());
     return value;
   }
-  // As many as there are.
+  // At most `most`, fewer at the end.
   std::string_view Bytes(size_t most) {
     const std::string_view taken = left_.substr(0, most);
     left_.remove_prefix(taken.size());
@@ -56,7 +56,7 @@ class Input {
   std::string_view left_;
 };
 
-// What Input takes, written.
+// Writes input for Input.
 class Output {
  public:
   template <typename T>

@@ -1,4 +1,4 @@
-// What a model that hoistd accepted must be, whoever described it.
+// Invariants of a model that hoistd accepted, whatever its source.
 #ifndef HOIST_TESTS_FUZZ_MODEL_CHECKS_H_
 #define HOIST_TESTS_FUZZ_MODEL_CHECKS_H_
 
@@ -22,21 +22,21 @@ void RequireSoundHeader(const SafetensorsHeader& header, uint64_t data_begin,
 // read from within the file; no two of a group share a byte.
 void RequireSoundModel(const ModelSpec& model, uint64_t file_bytes);
 
-// As a client may call something: not empty, no NUL byte, at most so long.
+// A valid client-chosen name: not empty, no NUL byte, at most so long.
 void RequireName(std::string_view name, size_t max_bytes);
-// What RegisterModelFromProto, or gRPC's call, lets through.
+// Output of RegisterModelFromProto, or of gRPC's call.
 void RequireSoundRegister(const RegisterModelArgs& args);
-// What GroupFromProto lets through: tensors within the image.
+// Output of GroupFromProto: tensors within the image.
 void RequireSoundGroup(const Group& group);
 
 // A file of a few tensors in a header; joined tensors are made of its own.
 SafetensorsHeader SmallHeader();
 inline constexpr uint64_t kSmallFileBytes = 8 + 1024 + 4096;
 
-// Makes a model of SmallHeader as a client wishes: sound, or refused.
+// Builds a model of SmallHeader as the client asks: sound, or refused.
 void BuildAsWished(const RegisterModelArgs& args);
-// The group as it is published: each tensor's elements within the image.
-// nullptr: it is refused.
+// The group as published: each tensor's elements within the image. nullptr:
+// refused.
 std::shared_ptr<const Group> PublishAsSaid(Group group);
 
 }  // namespace hoistd::fuzz

@@ -1,4 +1,4 @@
-// What check.cc is written in: tests that register themselves, and throw.
+// The test framework of check.cc: tests register themselves, and throw.
 #ifndef HOIST_TESTS_COMPONENT_LIBTORCH_CHECK_H_
 #define HOIST_TESTS_COMPONENT_LIBTORCH_CHECK_H_
 
@@ -25,7 +25,7 @@ inline void Expect(bool holds, const char* what, int line) {
   throw Failed("line " + std::to_string(line) + ": " + what);
 }
 #define EXPECT(condition) Expect((condition), #condition, __LINE__)
-// The value, or the test has failed with the status.
+// Returns the value, or fails the test with the status.
 template <typename T>
 T Take(hoist::Result<T> result) {
   if (!result.ok()) throw Failed(result.status().ToString());
@@ -34,7 +34,7 @@ T Take(hoist::Result<T> result) {
 inline void Ok(const hoist::Status& status) {
   if (!status.ok()) throw Failed(status.ToString());
 }
-// What the call throws as a c10::Error; "" if nothing.
+// The message of the c10::Error that the call throws; "": none.
 inline std::string Thrown(const std::function<void()>& call) {
   try {
     call();
@@ -64,7 +64,7 @@ inline bool Register(const Test& test) {
   const bool is_##name = Register({#name, name}); \
   void name()
 
-// Whether it passed, or was left out.
+// True: it passed, or was skipped.
 inline bool RunOne(const Test& test, int* left_out) {
   std::string verdict = "ok     ", why;
   try {

@@ -36,7 +36,7 @@ inline void Kill() {
   EXPECT(kill(hoistd, SIGKILL) == 0);
   waitpid(hoistd, nullptr, 0);  // The first one is another's child.
   while (TryToConnect().ok()) std::this_thread::yield();
-  // What it listened at may go last.
+  // Its socket may outlast the process for a moment.
   while (TryToConnect().status().message().find("no hoistd listens") ==
          std::string::npos) {
     std::this_thread::yield();
@@ -56,8 +56,8 @@ inline pid_t Fork() {
   return child;
 }
 
-// The kernel closes what the last one had open one by one: who comes before its
-// lock is free is refused, and started again, as systemd does.
+// The kernel closes a dead process's files one by one. A successor that starts
+// before the lock is free is refused, and started again, as systemd does.
 inline void Start() {
   hoistd = Fork();
   while (!TryToConnect().ok()) {
@@ -79,7 +79,7 @@ inline void TakeHoistd(char** argv) {
   binary = argv[4];
   config = argv[5];
 }
-// What hoistctl, of the same build, prints.
+// The output of hoistctl of the same build.
 inline std::string Ctl(const std::string& words) {
   const std::string daemon = binary.substr(0, binary.rfind('/'));
   const std::string build = daemon.substr(0, daemon.rfind('/'));

@@ -1,4 +1,4 @@
-// Models whose every byte tells where it belongs.
+// Models in which every byte encodes its place.
 #ifndef HOIST_TESTS_COMPONENT_PLANS_PATTERN_MODEL_H_
 #define HOIST_TESTS_COMPONENT_PLANS_PATTERN_MODEL_H_
 
@@ -42,7 +42,7 @@ inline hoist::Result<hoist::Model> PublishPattern(
   return model;
 }
 
-// How many of the words at `data` are not the group's.
+// The number of words at `data` that are not the group's.
 inline uint64_t WrongWords(const void* data, uint64_t number, uint64_t group,
                            uint64_t bytes) {
   const auto* words = static_cast<const uint64_t*>(data);

@@ -60,7 +60,7 @@ class SessionFixture : public ::testing::Test {
 
   void TearDown() override {
     if (server_ != nullptr) server_->Shutdown();
-    // The engine goes first: what it still holds for a test is dropped.
+    // The engine ends first, and drops its references for tests.
     engine_.reset();
     server_.reset();
     EXPECT_EQ(OpenFdCount(), fds_before_) << "descriptors leaked";
@@ -69,8 +69,8 @@ class SessionFixture : public ::testing::Test {
   std::string path() const { return options_.socket.path; }
   FakeEngine& engine() { return *engine_; }
 
-  // A round trip on a session of its own: whatever the session thread had to
-  // do before is done.
+  // A round trip on a separate session: the session thread's earlier work is
+  // done.
   void Settle() {
     RawSession other(path());
     ASSERT_TRUE(other.valid());
@@ -80,8 +80,8 @@ class SessionFixture : public ::testing::Test {
   }
 
   // A round trip on an open session, answered by the engine: its reply goes
-  // through the mailbox, so all that was posted before is delivered. A request
-  // that the session thread answers itself would not do: its socket may be read
+  // through the mailbox, so all earlier posts are delivered. A request answered
+  // by the session thread itself is not enough, since its socket may be read
   // before the mailbox.
   void Barrier(RawSession& client) {
     hoist::v1::ClientMessage message;
@@ -122,14 +122,14 @@ inline hoist::UniqueFd DevNull() {
   return hoist::UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC));
 }
 
-// A memfd of `bytes` zeros that nobody can change any more.
+// A memfd of `bytes` zeros, sealed against all changes.
 inline hoist::UniqueFd SealedMemfd(uint64_t bytes) {
   hoist::Result<hoist::UniqueFd> fd = hoist::CreateMemfd("image", bytes);
   HOIST_CHECK(fd.ok() && hoist::SealMemfd(fd->get()).ok());
   return std::move(fd).value();
 }
 
-// A memfd of `bytes` bytes as a client makes it for an image.
+// A memfd of `bytes` bytes, like a client's for an image.
 inline hoist::UniqueFd TargetMemfd(uint64_t bytes) {
   hoist::Result<hoist::UniqueFd> fd = hoist::CreateMemfd("target", bytes);
   HOIST_CHECK(fd.ok());

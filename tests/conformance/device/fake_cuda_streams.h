@@ -1,5 +1,5 @@
-// The streams of the fake libcuda: what is queued runs in order, and at once
-// unless something before it waits.
+// The streams of the fake libcuda: work runs in order, and at once unless
+// earlier work waits.
 #ifndef HOIST_TESTS_CONFORMANCE_DEVICE_FAKE_CUDA_STREAMS_H_
 #define HOIST_TESTS_CONFORMANCE_DEVICE_FAKE_CUDA_STREAMS_H_
 
@@ -14,20 +14,20 @@
 
 namespace fake_cuda {
 
-// One thing that a stream does.
+// One operation of a stream.
 struct Step {
   std::function<bool()> ready;  // Empty: at once.
   std::function<int()> run;     // Empty: nothing; returns an error or 0.
   std::function<void()> host;   // Called without the lock, by a thread of ours.
 };
 
-// Threads:  all calls with the lock that it was made with held; those that take
-//           a unique_lock let go of it while they wait.
-// Owns:     a thread, which is started when a stream first has to wait, and
-//           never ends: as the driver's, it outlives whoever uses it.
+// Threads:  all calls with the lock held that it was made with; those that take
+//           a unique_lock release it while they wait.
+// Owns:     a thread, started when a stream first has to wait. It never ends:
+//           like the driver's, it outlives its users.
 class Streams {
  public:
-  // Does what can be done at once, and returns its error; else 0.
+  // Runs the step if it is ready, and returns its error; else 0.
   int Add(void* stream, Step step);
   // The streams go on with what they have.
   void Forget(void* stream) { streams_.erase(stream); }
@@ -57,7 +57,7 @@ class Streams {
   };
 
   std::shared_ptr<Stream> Find(void* stream);
-  // Runs what can run; true if something is left.
+  // Runs all ready steps; true: some are left.
   bool Pump(std::unique_lock<std::mutex>& lock);
   void Run();
 

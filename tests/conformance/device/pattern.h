@@ -1,4 +1,4 @@
-// Bytes that are wrong wherever they are moved to.
+// Bytes that are wrong at any other place.
 #ifndef HOIST_TESTS_CONFORMANCE_DEVICE_PATTERN_H_
 #define HOIST_TESTS_CONFORMANCE_DEVICE_PATTERN_H_
 

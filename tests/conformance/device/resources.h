@@ -1,4 +1,4 @@
-// What a process holds, to see whether it grows.
+// A process's resources, to detect leaks.
 #ifndef HOIST_TESTS_CONFORMANCE_DEVICE_RESOURCES_H_
 #define HOIST_TESTS_CONFORMANCE_DEVICE_RESOURCES_H_
 

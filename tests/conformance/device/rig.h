@@ -1,4 +1,4 @@
-// What every test of the suite stands on: one device, and peers beside it.
+// The fixture of the suite: one device, and peer processes.
 #ifndef HOIST_TESTS_CONFORMANCE_DEVICE_RIG_H_
 #define HOIST_TESTS_CONFORMANCE_DEVICE_RIG_H_
 
@@ -20,7 +20,7 @@ namespace hoistd::testing {
 inline constexpr uint64_t kMiB = uint64_t{1} << 20;
 inline constexpr uint64_t kSlabBytes = 4 * kMiB;
 
-// What a device is, and where its slabs lie.
+// A kind of device, and where its slabs are.
 struct DeviceCase {
   Backing backing;
   bool in_place = false;  // Host memory, which devices of that kind read.
@@ -31,8 +31,8 @@ inline constexpr DeviceCase kDeviceCases[] = {{Backing::kMemfd},
                                               {Backing::kMemfd, true},
                                               {Backing::kVmm, true}};
 
-// Runs for each case; skips those that this host has no device for. One
-// device a case serves the whole program, since a CUDA context takes 0.2 s.
+// Runs for each case; skips cases without a device on this host. Each case has
+// one device for the whole program, since a CUDA context takes 0.2 s.
 class DeviceConformance : public ::testing::TestWithParam<DeviceCase> {
  protected:
   void SetUp() override;
@@ -40,8 +40,8 @@ class DeviceConformance : public ::testing::TestWithParam<DeviceCase> {
 
   Device& device() { return *device_; }
   Backing backing() const { return GetParam().backing; }
-  // Where the devices that are tested read in place. nullptr: nowhere, and why
-  // was said.
+  // In-place memory for the devices under test. nullptr: none; the reason was
+  // reported.
   InPlaceDevice* InPlaceBeside();
   // A slab of the backing under test at `offset`; gone after the test.
   SlabSpec Spec(uint64_t offset, uint64_t bytes = kSlabBytes) const;

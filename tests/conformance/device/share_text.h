@@ -1,4 +1,4 @@
-// Slabs in the words of the test's protocol.
+// Slabs as text of the test's protocol.
 #ifndef HOIST_TESTS_CONFORMANCE_DEVICE_SHARE_TEXT_H_
 #define HOIST_TESTS_CONFORMANCE_DEVICE_SHARE_TEXT_H_
 

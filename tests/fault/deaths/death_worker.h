@@ -1,4 +1,4 @@
-// What deaths_test.cc and its worker must agree on.
+// Constants shared by deaths_test.cc and its worker.
 #ifndef HOIST_TESTS_FAULT_DEATHS_DEATH_WORKER_H_
 #define HOIST_TESTS_FAULT_DEATHS_DEATH_WORKER_H_
 
@@ -15,7 +15,7 @@ inline constexpr uint64_t kLivingModel = 1;
 inline constexpr uint64_t kLivingGroups = 8;
 inline constexpr char kDyingFile[] = "dying-file";
 
-// What the worker ends with that was refused with RESOURCE_EXHAUSTED.
+// Exit code of a worker refused with RESOURCE_EXHAUSTED.
 inline constexpr int kRefused = 1;
 
 }  // namespace hoistd::testing

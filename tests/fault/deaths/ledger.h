@@ -1,4 +1,4 @@
-// What hoistd has given out, to the byte, as an operator sees it.
+// hoistd's holdings, to the byte, as an operator sees them.
 #ifndef HOIST_TESTS_FAULT_DEATHS_LEDGER_H_
 #define HOIST_TESTS_FAULT_DEATHS_LEDGER_H_
 
@@ -17,10 +17,10 @@ class Ledger {
  public:
   Ledger(const std::string& grpc_socket, pid_t hoistd);
 
-  // Sessions, plans, leases, all that is booked in each tier, by whom, and
-  // hoistd's descriptors: a line each.
+  // Sessions, plans, leases, holdings by tier and holder, and hoistd's
+  // descriptors: one line each.
   std::string Read();
-  // Drops a model, if it is there.
+  // Drops a model, if it exists.
   void Forget(const std::string& model);
   // The sessions' pids.
   std::vector<uint32_t> Pids();

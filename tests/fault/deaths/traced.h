@@ -8,8 +8,8 @@
 
 namespace hoistd::testing {
 
-// Where it dies. Entries and returns of system calls count one each, over all
-// of its threads, from its first connect() on.
+// Where the process dies. Entries and returns of system calls count one each,
+// over all threads, from its first connect() on.
 struct DeathPlace {
   uint64_t stop = 0;          // 0: nowhere.
   uint64_t instructions = 0;  // Beyond that, of the thread that made the call.
@@ -21,7 +21,8 @@ struct Death {
   int code = -1;  // Its exit's, if it ended by itself.
 };
 
-// Runs a program, which must ask to be traced and stop itself, to its end.
+// Runs a program to its end. The program must ask to be traced, and stop
+// itself.
 Death RunTraced(const std::vector<std::string>& command, DeathPlace place);
 
 }  // namespace hoistd::testing
