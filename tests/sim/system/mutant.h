@@ -1,4 +1,4 @@
-// Faults that the simulation injects, to show that its checks would find them.
+// Faults injected into the simulation, to show that its checks find them.
 #ifndef HOIST_TESTS_SIM_SYSTEM_MUTANT_H_
 #define HOIST_TESTS_SIM_SYSTEM_MUTANT_H_
 
@@ -6,30 +6,30 @@ namespace hoistd::sim {
 
 enum class Mutant {
   kNone,
-  // The device's.
-  kDroppedCopy,  // Says that a copy is over, and has not done it.
-  kLateCopy,     // Copies after it has written the words behind the copy.
-  kTornCopy,     // Leaves the last page as it was.
-  // The I/O engine's.
+  // In the device.
+  kDroppedCopy,  // Reports a copy as done without doing it.
+  kLateCopy,     // Copies after the words that follow the copy.
+  kTornCopy,     // Does not write the last page.
+  // In the I/O engine.
   kOtherRange,  // Reads another range of the file.
-  kShortRead,   // Says ok before the end is read.
-  kNoAnswer,    // Never says that a read is over.
-  // The worker's.
-  kEarlyDone,       // Says done while its kernel runs.
+  kShortRead,   // Reports ok before the end is read.
+  kNoAnswer,    // Never reports the end of a read.
+  // In the worker.
+  kEarlyDone,       // Reports done while its kernel runs.
   kPersistedLease,  // A release gets lost on its way to the engine.
-  kEarlyLeave,      // Gives a hot piece back that its tensor shows.
-  // The daemon's own: see mutant_wraps.cc.
-  kIgnoredDone,   // A done word that is not seen.
-  kInventedDone,  // One that is seen before it is written.
+  kEarlyLeave,      // Releases a hot piece that its tensor shows.
+  // In the daemon: see mutant_wraps.cc.
+  kIgnoredDone,   // A done word is not seen.
+  kInventedDone,  // A done word is seen before it is written.
   kFreedTwice,    // An extent of the host is freed again, one step later.
   kNeverFreed,    // An extent of the host is not freed.
-  kKeptQuota,     // What a user gives back still counts.
-  kLostWake,      // The link is not woken by what is posted to it.
-  // Of what one hoistd leaves to the next:
-  kLostRecord,      // A record that is not in the book.
-  kKeptRecord,      // One that is in it still.
-  kLostDescriptor,  // A descriptor that nobody holds.
-  kStaleIds,        // The next one's numbers begin where the last one's did.
+  kKeptQuota,     // Released holdings still count.
+  kLostWake,      // A post does not wake the link.
+  // In the state that one hoistd leaves to the next:
+  kLostRecord,      // A record is missing from the book.
+  kKeptRecord,      // A deleted record is still there.
+  kLostDescriptor,  // A descriptor is not held.
+  kStaleIds,        // The next one's numbers start over.
   kNoCopyAgain,     // A slot that no word vouches for counts as loaded.
   kDoneAgain,       // The done word of a position counts for the next one.
   kLostDone,        // In the next one's life, as kIgnoredDone.
@@ -37,14 +37,14 @@ enum class Mutant {
 inline constexpr int kMutants = static_cast<int>(Mutant::kLostDone) + 1;
 const char* NameOf(Mutant mutant);
 
-// Of this process, which runs one case. Wrapped functions of the daemon, which
-// have no other way to know, look here.
+// The mutation of this process, which runs one case. Global, since wrapped
+// functions of the daemon have no other access to it.
 struct Mutation {
   Mutant mutant = Mutant::kNone;
-  int after = 0;  // It shows at the so many-th chance.
-  int lives = 1;  // Which hoistd in a row lives.
+  int after = 0;  // Opportunities before it shows.
+  int lives = 1;  // The number of the current hoistd.
 
-  // A chance: whether it shows now.
+  // Called at each opportunity: whether the fault shows now.
   bool Shows(Mutant which) { return mutant == which && after-- == 0; }
 };
 Mutation& TheMutation();

@@ -1,4 +1,4 @@
-// How hoistd is killed in the midst of what it does.
+// Kills hoistd in the middle of its work.
 #ifndef HOIST_TESTS_SIM_SYSTEM_REAPER_H_
 #define HOIST_TESTS_SIM_SYSTEM_REAPER_H_
 
@@ -9,22 +9,22 @@
 
 namespace hoistd::sim {
 
-// Points are where others can see what hoistd has done so far: before and after
-// it writes to its book, has a descriptor kept, stores a word of a lane, makes
-// or destroys a slab, queues a copy or a read; and before it answers.
+// Points are where others can see hoistd's progress: before and after it writes
+// to its book, has a descriptor kept, stores a word of a lane, makes or
+// destroys a slab, queues a copy or a read; and before it answers.
 //
 // Threads:  one.
 class Reaper {
  public:
-  // It dies at the so many-th point from now on, 0: at the next.
+  // hoistd dies after `points` more points; 0: at the next one.
   void Arm(uint32_t points) {
     armed_ = true;
     left_ = points;
   }
   void Disarm() { armed_ = false; }
 
-  // Runs something of hoistd's. False: it was killed in it. As with SIGKILL,
-  // nothing that it had is destroyed; whoever runs it leaves it where it is.
+  // Runs work of hoistd. False: it was killed meanwhile. As with SIGKILL,
+  // nothing of it is destroyed; the caller leaves it as it is.
   bool Run(absl::FunctionRef<void()> run);
   void Point();
 
@@ -35,8 +35,8 @@ class Reaper {
   std::jmp_buf out_ = {};
 };
 
-// Of this process, which runs one case: wrapped functions of the daemon have no
-// other way to know it.
+// The reaper of this process, which runs one case. Global, since wrapped
+// functions of the daemon have no other access to it.
 Reaper& TheReaper();
 
 }  // namespace hoistd::sim

@@ -1,4 +1,4 @@
-// Runs cases, each in a process of its own, and cuts down those that fail.
+// Runs cases, each in a process of its own, and shrinks failing ones.
 #ifndef HOIST_TESTS_SIM_SYSTEM_RUNNER_H_
 #define HOIST_TESTS_SIM_SYSTEM_RUNNER_H_
 
@@ -33,11 +33,11 @@ class Runner {
   Runner& operator=(const Runner&) = delete;
   ~Runner();
 
-  // So many steps that the seed chooses, from what can be done.
+  // Runs `steps` steps, chosen by the seed from the useful ones.
   Outcome Random(uint64_t seed, uint32_t steps, Mutation mutation = {});
   Outcome Replay(const Script& script, Mutation mutation = {});
-  // Leaves out what is not needed for the same check to report. As far as
-  // `most_runs` runs go.
+  // Removes steps as long as the same check reports, in at most `most_runs`
+  // runs.
   Script Shrink(Script script, const std::string& check, int most_runs,
                 Mutation mutation = {});
 
@@ -51,8 +51,8 @@ class Runner {
   Shared* const shared_;
 };
 
-// How a failure is printed: the reason, then a script that fails in the same
-// way, as a test can replay it.
+// The text of a failure: the reason, then a script that reproduces it, for a
+// test to replay.
 std::string Report(const Outcome& outcome, uint64_t seed, const Script& shrunk);
 
 }  // namespace hoistd::sim

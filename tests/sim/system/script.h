@@ -1,4 +1,4 @@
-// A case as a list of steps, which can be printed, replayed and cut down.
+// A case as a list of steps, which can be printed, replayed and shrunk.
 #ifndef HOIST_TESTS_SIM_SYSTEM_SCRIPT_H_
 #define HOIST_TESTS_SIM_SYSTEM_SCRIPT_H_
 
@@ -11,10 +11,10 @@
 
 namespace hoistd::sim {
 
-// What is done next. The first step of a script is kWorld.
+// A step's operation. The first step of a script is kWorld.
 enum class Op : uint32_t {
   kWorld,  // Makes it: the numbers choose its sizes.
-  // Threads, devices and files go on.
+  // Progress of threads, devices and files.
   kEngine,
   kLink,
   kDevice,
@@ -24,7 +24,7 @@ enum class Op : uint32_t {
   kStream,
   kWait,
   kLongWait,
-  // Hoistd's end, what its successor does, and what workers answer it.
+  // hoistd's death, its successor's start, and workers' answers to it.
   kKill,
   kBegin,
   kResume,
@@ -62,8 +62,8 @@ enum class Op : uint32_t {
 };
 inline constexpr uint32_t kOps = static_cast<uint32_t>(Op::kShare) + 1;
 
-// The numbers choose with whom: they are taken modulo what there is, so that
-// any script is one, and stays one where steps are left out.
+// The numbers choose the objects, modulo the existing ones. So every script is
+// valid, and stays valid without some of its steps.
 struct Step {
   Op op = Op::kWorld;
   std::array<uint32_t, 3> with = {};
@@ -72,9 +72,9 @@ struct Step {
 };
 using Script = std::vector<Step>;
 
-// A line a step: "stage 3 0 17".
+// One line per step: "stage 3 0 17".
 std::string ToText(const Script& script);
-// Of that text, blank lines and comments (#) left out.
+// Parses that text; ignores blank lines and comments (#).
 absl::StatusOr<Script> FromText(const std::string& text);
 
 }  // namespace hoistd::sim

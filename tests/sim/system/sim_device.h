@@ -1,5 +1,5 @@
-// A device in memory of this process, whose streams go on when the world says
-// so.
+// A device in this process's memory, whose streams advance at the world's
+// command.
 #ifndef HOIST_TESTS_SIM_SYSTEM_SIM_DEVICE_H_
 #define HOIST_TESTS_SIM_SYSTEM_SIM_DEVICE_H_
 
@@ -31,19 +31,19 @@ struct SimDeviceOptions {
   bool keeps = false;  // Its slabs outlive who made them.
 };
 
-// What the world is told, before it happens.
+// Events, reported to the world before they happen.
 struct SimDeviceEvents {
-  // Memory of the device that is written.
+  // A write to device memory.
   std::function<void(DeviceIndex, uint64_t offset, uint64_t bytes)> on_write;
   std::function<void(DeviceIndex, const SlabSpec&)> on_destroy;
 };
 
 class SimStream;
 
-// It outlives the hoistds that use it, one after another. Copies take time and
-// end in the order of their stream. While one is under way, half of its bytes
-// are there and the others are of nobody; its source is read when it begins and
-// when it ends.
+// Outlives the hoistds that use it in turn. Copies take time and end in the
+// order of their stream. While one is in flight, half of its bytes have arrived
+// and the others are garbage; its source is read at its beginning and at its
+// end.
 //
 // Threads:  one.
 class SimDevice final : public Device {
@@ -70,29 +70,29 @@ class SimDevice final : public Device {
 
   const std::byte* At(uint64_t offset) const { return &memory_[offset]; }
   std::span<std::byte> span() { return memory_; }
-  // Whether any stream has something to do.
+  // True: some stream has work.
   bool busy() const;
-  // The first that has begins or ends the next of it.
+  // Begins or ends the next work of the first busy stream.
   void Step();
-  // Whether a copy that is queued reads some of it.
+  // True: a queued copy reads some of it.
   bool Reads(std::span<const std::byte> host) const;
   const std::map<SlabId, SlabSpec>& slabs() const { return slabs_; }
 
-  // The process that uses it dies: of what was queued a part is done, and of
-  // one copy perhaps a half.
+  // Its process dies: part of the queued work is done, and one copy perhaps
+  // half.
   void Reap(std::mt19937_64& random);
-  // Another one begins: it has no slabs until it adopts or makes some.
+  // The next process begins: it has no slabs until it adopts or makes some.
   void Begin() { adopted_.clear(); }
-  // It has begun: slabs of the last one that it did not adopt go.
+  // That process has started: the last one's slabs that it did not adopt end.
   void DropOthers();
-  // Slabs may have the numbers of earlier ones from now on.
+  // From now on slabs may reuse earlier numbers.
   void ForgetNumbers() { numbers_.clear(); }
 
  private:
   friend class SimStream;
 
   void Erase(std::map<SlabId, SlabSpec>::iterator slab);
-  // All of it lies in slabs.
+  // True: all of it lies in slabs.
   bool Covered(uint64_t offset, uint64_t bytes) const;
 
   DeviceInfo info_;

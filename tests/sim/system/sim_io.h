@@ -1,4 +1,4 @@
-// An I/O engine whose reads end when the world says so.
+// An I/O engine whose reads end at the world's command.
 #ifndef HOIST_TESTS_SIM_SYSTEM_SIM_IO_H_
 #define HOIST_TESTS_SIM_SYSTEM_SIM_IO_H_
 
@@ -15,13 +15,12 @@
 
 namespace hoistd::sim {
 
-// While a read is under way its memory holds nothing that anybody could take
-// for weights.
+// During a read its memory holds garbage that cannot pass for weights.
 //
 // Threads:  one.
 class SimIo final : public IoEngine {
  public:
-  // `on_write` is told of memory that is about to be written.
+  // `on_write` is called before memory is written.
   using OnWrite = std::function<void(std::span<const std::byte>)>;
   explicit SimIo(OnWrite on_write) : on_write_(std::move(on_write)) {}
   ~SimIo() override {
@@ -29,16 +28,16 @@ class SimIo final : public IoEngine {
   }
 
   void Read(ReadRequest request, Done done) override;
-  // Nothing spills here.
+  // No spills in the simulation.
   void Write(WriteRequest, Done done) override {
     done(absl::UnimplementedError("the simulation spills nothing"));
   }
   IoInfo info() const override { return {.engine = "simulated"}; }
 
   size_t under_way() const { return reads_.size(); }
-  // The n-th of them ends; not ok: after half of its bytes.
+  // Ends the n-th read; not ok: after half of its bytes.
   void End(size_t n, const absl::Status& status);
-  // Its process dies: each was done by then, or half of it, or none.
+  // Its process dies: each read is done, half done, or not begun.
   void Reap(std::mt19937_64& random);
 
  private:
@@ -47,7 +46,7 @@ class SimIo final : public IoEngine {
     Done done;
   };
 
-  // Of each part all, or half.
+  // Fills each part, or half of it.
   void Fill(const ReadRequest& request, uint64_t skew, bool half, bool cut);
 
   const OnWrite on_write_;

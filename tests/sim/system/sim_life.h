@@ -1,4 +1,4 @@
-// One hoistd, from its beginning to its death.
+// One hoistd, from its start to its death.
 #ifndef HOIST_TESTS_SIM_SYSTEM_SIM_LIFE_H_
 #define HOIST_TESTS_SIM_SYSTEM_SIM_LIFE_H_
 
@@ -20,7 +20,7 @@
 
 namespace hoistd::sim {
 
-// What there is before it begins, and when it is gone.
+// Parts that exist before it starts and after its end.
 struct LifeParts {
   const SimClock* clock = nullptr;
   std::function<bool()> pump;    // As SimThreads.
@@ -31,19 +31,20 @@ struct LifeParts {
   NodeOptions node;                        // Its devices are filled in.
 };
 
-// What goes with its process. One that was killed is not destroyed: nobody does
-// that for a process either, and it would wait for what it has under way.
+// The contents of its process. A killed one is never destroyed: a real process
+// runs no destructors either, and they would wait for work in flight.
 struct Life {
   explicit Life(LifeParts with);
 
-  // As hoistd.cc begins.
+  // Starts as hoistd.cc does.
   void Begin();
 
   LifeParts parts;
   SimThreads threads;
   SimIo io;
   std::optional<Keep> keep;
-  // What it could not take over from the one before, as it says.
+  // The state of its predecessor that it refused to take over, in its own
+  // words.
   std::vector<std::string> refused;
   std::vector<std::unique_ptr<Link>> links;
   std::unique_ptr<Engine> engine;

@@ -1,4 +1,4 @@
-// The models of the simulation: files in memory, and what is published.
+// The simulation's models: files in memory, and published ones.
 #ifndef HOIST_TESTS_SIM_SYSTEM_SIM_MODELS_H_
 #define HOIST_TESTS_SIM_SYSTEM_SIM_MODELS_H_
 
@@ -16,7 +16,7 @@ namespace hoistd::sim {
 
 inline constexpr uint64_t kPage = 4096;
 
-// Which weights a name stands for.
+// The weights that a name stands for.
 struct FileModel {
   uint32_t name = 0;     // Below kNames.
   uint32_t variant = 0;  // Below kVariants.
@@ -24,7 +24,7 @@ struct FileModel {
   auto operator<=>(const FileModel&) const = default;
 };
 
-// Made once a process, before its cases.
+// Made once per process, before its cases.
 //
 // Threads: immutable once made.
 class SimModels {
@@ -39,7 +39,7 @@ class SimModels {
   RegisterModelArgs Files(FileModel model) const;
   static std::string ImageOf(FileModel model, const Group& group);
 
-  // A group of a published model, with the content of this number.
+  // A group of a published model, with content number `content`.
   PublishArgs Publication(const std::string& model, const std::string& group,
                           uint32_t content) const;
   const std::string& Published(uint32_t content) const {

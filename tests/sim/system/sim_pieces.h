@@ -1,5 +1,5 @@
-// A worker's tensors in place: libhoist's own book of their pieces, without its
-// thread and its addresses.
+// A worker's in-place tensors: libhoist's own piece book, without its thread
+// and addresses.
 #ifndef HOIST_TESTS_SIM_SYSTEM_SIM_PIECES_H_
 #define HOIST_TESTS_SIM_SYSTEM_SIM_PIECES_H_
 
@@ -13,15 +13,15 @@
 
 namespace hoistd::sim {
 
-// One tensor of all groups of a model, a piece each. What is chosen and what
-// may change places is libhoist's; what a piece shows is a place of a device,
-// and to map another there is one step.
+// One tensor over all groups of a model, one piece each. libhoist's book
+// chooses pieces and allows remaps. A piece shows a place on a device; to remap
+// it is one step.
 //
 // Threads:  one.
 // Owns:     nothing: its leases are the worker's.
 class SimPieces {
  public:
-  // What the tensor shows of one piece.
+  // The place that the tensor shows for one piece.
   struct Shown {
     DeviceIndex device;
     uint64_t offset = 0;
@@ -39,26 +39,26 @@ class SimPieces {
   hoist::PieceBook& book() { return book_; }
   const hoist::PieceBook& book() const { return book_; }
 
-  // The cold piece came.
+  // The cold piece has arrived.
   void Lay(size_t piece, const LeaseGrant& cold);
-  // All have been laid: it can be read.
+  // All pieces are laid: the tensor can be read.
   bool open() const { return shown_.size() == size(); }
   void HotCame(size_t piece, const LeaseGrant& hot);
-  // By piece; of those that were laid.
+  // Laid pieces, by index.
   const std::map<size_t, Shown>& shown() const { return shown_; }
 
-  // A piece is to change places, and no pass reads them.
+  // True: a piece is to be remapped, and no pass reads them.
   bool MayPlace() const {
     return open() && !reading && book_.CountToPlace() > 0;
   }
-  // One of those does. True: it is hot now.
+  // Remaps one of those. True: it is hot now.
   bool Place(uint32_t which);
-  // Leases on the device of pieces that are to be cold, and are shown.
+  // Device leases of shown pieces that are to become cold.
   std::vector<LeaseId> Leaving() const;
   // Whether it has this lease.
   bool Has(LeaseId lease) const;
   bool AnyHot() const;
-  // Nothing is shown any more: all its leases are over.
+  // Shows nothing any more; returns all its leases, which have ended.
   std::vector<LeaseId> Close();
 
   uint64_t budget_bytes = 0;

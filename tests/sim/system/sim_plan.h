@@ -1,4 +1,4 @@
-// A worker's side of a plan that stands: libhoist's own, without its threads.
+// A worker's side of a live plan: libhoist's own code, without its threads.
 #ifndef HOIST_TESTS_SIM_SYSTEM_SIM_PLAN_H_
 #define HOIST_TESTS_SIM_SYSTEM_SIM_PLAN_H_
 
@@ -20,41 +20,41 @@
 
 namespace hoistd::sim {
 
-// What a kernel does with a group of the model, when it begins and when it
-// ends.
+// Callbacks when a kernel begins and ends with a group of the model.
 struct Kernels {
   std::function<void(uint32_t group)> begin;
   std::function<void(uint32_t group)> end;
 };
 
-// CheckPlan, PlanTurns, PlanLane and LaneView are libhoist's; what they put on
-// streams runs when the world says so. Nothing here blocks.
+// CheckPlan, PlanTurns, PlanLane and LaneView are libhoist's; their work on
+// streams runs at the world's command. Nothing here blocks.
 //
 // Threads:  one.
 // Owns:     the lane and the streams.
 class SimPlan {
  public:
-  // `order`: as it was asked for.
+  // `order`: as requested.
   SimPlan(OpenedPlan opened, ModelPtr model, std::vector<uint32_t> order,
           bool on_cpu, Kernels kernels);
 
   const PlanGrant& grant() const { return grant_; }
   const ModelPtr& model() const { return model_; }
   const std::vector<uint32_t>& order() const { return order_; }
-  // nullopt: it is a resident.
+  // nullopt: a resident.
   std::optional<uint32_t> LaneOf(uint32_t group) const;
-  // Of a streamed group's image.
+  // The offset of a streamed group's image.
   uint64_t OffsetOf(uint32_t group) const;
 
-  // Whether the worker's thread could stage now, and would not have to wait.
+  // True: the worker's thread could stage now without a wait.
   bool MayStage() const;
-  // Of a streamed group; on a CPU the kernel begins when the bytes are there.
+  // Stages a streamed group; on a CPU the kernel begins when the bytes are
+  // there.
   hoist::Status Stage(uint32_t group, uint64_t stream);
   bool MayDone() const { return !staged_.empty() && !Waits(); }
-  // The n-th that is staged.
+  // Ends the n-th staged group.
   hoist::Status Done(size_t n);
   const std::vector<uint32_t>& staged() const { return staged_; }
-  // A graph of one pass.
+  // Captures a graph of one pass.
   bool MayCapture() const;
   hoist::Status Capture();
   bool captured() const { return lane_ != nullptr && lane_->captured(); }
@@ -62,17 +62,17 @@ class SimPlan {
 
   bool CanStep(uint64_t stream) const { return streams_.CanStep(stream); }
   void Step(uint64_t stream) { streams_.Step(stream); }
-  // Nothing is staged, and nothing is on any stream.
+  // No group is staged, and no stream has work.
   bool idle() const { return staged_.empty() && streams_.idle(); }
   bool streams_idle() const { return streams_.idle(); }
 
   bool streams_any() const { return lane_ != nullptr; }
-  // As a hoistd of another version leaves it, which the next does not go on
-  // with.
+  // Leaves it like a hoistd of another version, so that the next one cannot
+  // resume it.
   void LeaveInAnotherForm();
   bool faulted() const { return lane_ != nullptr && lane_->faulted(); }
   std::string Fault() const { return lane_->Fault().message(); }
-  // The lane's words, for who reads a report.
+  // The lane's words, for a report.
   std::string Words() const;
 
  private:

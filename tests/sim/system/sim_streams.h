@@ -1,4 +1,4 @@
-// A worker's streams, which go on one operation at a time.
+// A worker's streams, which advance one operation at a time.
 #ifndef HOIST_TESTS_SIM_SYSTEM_SIM_STREAMS_H_
 #define HOIST_TESTS_SIM_SYSTEM_SIM_STREAMS_H_
 
@@ -13,9 +13,9 @@
 
 namespace hoistd::sim {
 
-// In the place of a CUDA device's streams, or of the worker's own thread where
-// the device is emulated: then a wait that would block is put on the one
-// stream, and the worker does nothing else until it is through.
+// Stands for a CUDA device's streams or, on an emulated device, for the
+// worker's own thread. There a wait that would block goes onto the one stream,
+// and the worker does nothing else until it is through.
 //
 // Threads:  one.
 class SimStreams final : public hoist::StreamOrder {
@@ -29,7 +29,7 @@ class SimStreams final : public hoist::StreamOrder {
     return reinterpret_cast<hoist::cuda::Stream>(number);
   }
 
-  // A kernel, or a part of one, behind what is on the stream.
+  // Enqueues a kernel, or a part of one, behind the stream's work.
   void Launch(hoist::cuda::Stream stream, Kernel kernel) {
     Push(stream, {.kernel = std::move(kernel)});
   }
@@ -42,7 +42,7 @@ class SimStreams final : public hoist::StreamOrder {
     return true;
   }
 
-  // What is put on this stream meanwhile is kept for Replay.
+  // Until EndCapture, work put on this stream is kept for Replay.
   void BeginCapture(uint64_t stream) { capturing_ = Of(stream); }
   void EndCapture() { capturing_ = nullptr; }
   bool has_graph() const { return !graph_.empty(); }

@@ -1,4 +1,4 @@
-// Threads that are none: what would run on them runs when the world says so.
+// Simulated threads: their work runs at the world's command.
 #ifndef HOIST_TESTS_SIM_SYSTEM_SIM_THREADS_H_
 #define HOIST_TESTS_SIM_SYSTEM_SIM_THREADS_H_
 
@@ -15,7 +15,7 @@
 
 namespace hoistd::sim {
 
-// Time that passes when the world says so.
+// Time that advances at the world's command.
 class SimClock final : public Clock {
  public:
   absl::Time Now() const override { return now_; }
@@ -26,13 +26,13 @@ class SimClock final : public Clock {
   absl::Time now_ = absl::UnixEpoch() + absl::Hours(1);
 };
 
-// Whoever waits for a thread runs the world meanwhile.
+// A wait for a thread runs the world meanwhile.
 //
 // Threads:  one.
-// Owns:     nothing: what it made belongs to who asked for it.
+// Owns:     nothing: the caller owns the results.
 class SimThreads final : public Threads {
  public:
-  // `pump` does whatever can be done next; false: nothing ever can.
+  // `pump` does any work that is due; false: there is none, ever.
   SimThreads(const Clock& clock, std::function<bool()> pump)
       : clock_(clock), pump_(std::move(pump)) {}
 
@@ -55,10 +55,10 @@ class SimThreads final : public Threads {
   // --- For the world ------------------------------------------------------
 
   size_t loops() const { return loops_.size(); }
-  // Whether it would not be waiting.
+  // True: the loop would not wait.
   bool Due(size_t loop) { return loops_[loop]->Due(); }
   void Turn(size_t loop) { loops_[loop]->Turn(); }
-  // When the next of them wakes by itself.
+  // The time of the next wake-up by a timer.
   absl::Time NextDue() const {
     absl::Time next = absl::InfiniteFuture();
     for (const SimRunning* loop : loops_) next = std::min(next, loop->due);
@@ -99,7 +99,7 @@ class SimThreads final : public Threads {
     }
     bool Due() {
       if (loop.over()) return false;
-      // Taken once; it counts until the next turn.
+      // A wake-up is consumed once, and counts until the next turn.
       woken = woken || loop.Wait(absl::ZeroDuration());
       return woken || threads.clock_.Now() >= due;
     }

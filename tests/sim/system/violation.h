@@ -1,4 +1,4 @@
-// How a simulated case ends that shows something wrong.
+// The end of a simulated case with a violation.
 #ifndef HOIST_TESTS_SIM_SYSTEM_VIOLATION_H_
 #define HOIST_TESTS_SIM_SYSTEM_VIOLATION_H_
 
@@ -9,22 +9,22 @@
 
 namespace hoistd::sim {
 
-// What is looked at.
+// The properties that are checked.
 enum class Check {
-  kBytes,      // What a worker computes with is what the file, or the
-               // publication, holds; when it begins and when it is done.
-  kOverwrite,  // Nobody writes to what a worker uses, or a copy reads.
-  kBooks,      // The ledger agrees with itself, and with what was counted; the
-               // next hoistd's with the last one's.
+  kBytes,      // A worker computes with the bytes of the file or publication,
+               // from a kernel's beginning to its end.
+  kOverwrite,  // No write to memory that a worker uses or a copy reads.
+  kBooks,      // The ledger is consistent, agrees with a recount, and the next
+               // hoistd's with the last one's.
   kAnswer,     // Each request is answered, once.
-  kSlabs,      // What is leased lies in slabs that the worker was given.
-  kProgress,   // What can go on goes on.
-  kGivenBack,  // Who gave all back holds nothing.
-  kProtocol,   // Answers say what can be, and no number is given twice.
+  kSlabs,      // Leases lie in slabs that the worker was given.
+  kProgress,   // Work that can go on goes on.
+  kGivenBack,  // After all is released, nothing is held.
+  kProtocol,   // Answers are possible ones, and no number is given twice.
 };
 const char* NameOf(Check check);
 
-// What cases did, so that a test can say that they did it.
+// Events in cases, so that a test can show that they occurred.
 enum class Seen {
   kKernels,   // On slots of plans.
   kCaptured,  // Of them, in graphs' form.
@@ -32,14 +32,14 @@ enum class Seen {
   kLeases,
   kPlans,
   kReplaced,   // Plans.
-  kFaults,     // Plans that ended by one.
+  kFaults,     // Plans that ended by a fault.
   kPublished,  // Groups.
   kDeaths,     // With requests under way.
   kAsked,      // For slabs.
   kKilled,     // Hoistds, between two steps.
   kKilledMidway,
-  kKilledBeginning,  // Before they had taken over what the last one left.
-  kGivenUp,          // What was left, after too many of these.
+  kKilledBeginning,  // Before the takeover of the last one's state.
+  kGivenUp,          // Abandoned state, after too many of these.
   kResumed,          // Sessions with leases or plans.
   kLanesResumed,
   kUnfit,       // Plans whose lanes were left in another form.
@@ -48,12 +48,12 @@ enum class Seen {
   kHotPieces,
   kPlacedHot,  // Of them.
   kPlacedCold,
-  kInPlaceResumed,  // Of whom some pieces are hot.
+  kInPlaceResumed,  // With some hot pieces.
 };
 inline constexpr size_t kSeen = static_cast<size_t>(Seen::kInPlaceResumed) + 1;
 using Sights = std::array<uint64_t, kSeen>;
 
-// Cases run in processes of their own: says what is wrong, and ends this one.
+// Reports the violation, and ends the process of this case.
 [[noreturn]] void Violation(Check check, const std::string& what);
 
 }  // namespace hoistd::sim

@@ -26,7 +26,7 @@
 
 namespace hoistd::sim {
 
-// What of a case's sizes its first step chooses.
+// The sizes of a case, chosen by its first step.
 struct WorldOptions {
   explicit WorldOptions(const Step& first);
 
@@ -39,10 +39,10 @@ struct WorldOptions {
   Readers readers = Readers::kOwner;
   bool users_share = true;
   bool quotas = false;
-  bool keeps = false;  // Somebody holds what hoistd keeps; it may die.
+  bool keeps = false;  // A store holds its state; it may die.
 };
 
-// A plan as its worker has it.
+// A plan as its worker sees it.
 struct WorkersPlan {
   std::unique_ptr<SimPlan> plan;
   std::map<uint32_t, LeaseId> residents;  // By group; those that came.
@@ -58,23 +58,23 @@ struct Worker {
   std::optional<SessionId> session;  // Once it is open.
   uint64_t opened_in = 0;            // The turn of hoistd in which it was.
   bool closes_slabs = false;
-  bool served = true;    // This hoistd knows what it has.
-  bool resumed = false;  // Some hoistd went on with it.
+  bool served = true;    // This hoistd knows its holdings.
+  bool resumed = false;  // Some hoistd has resumed it.
   std::map<LeaseId, LeaseGrant> leases;
   std::set<LeaseId> computing;
   std::map<std::pair<DeviceIndex, SlabId>, SlabSpec> slabs;  // Open.
-  // Asks that are not answered, with what it closed for them.
+  // Unanswered slab requests, with the slabs closed for them.
   std::vector<std::pair<SlabAsk, std::vector<SlabId>>> asks;
   std::map<ModelId, ModelPtr> models;
   std::map<PlanId, WorkersPlan> plans;
   std::map<uint64_t, SimPieces> pieces;  // Tensors in place, by a number.
-  // What it has asked for and not been told, by number; to ask again.
+  // Unanswered requests by number, to be repeated.
   std::map<uint64_t, std::function<void()>> asked;
 };
 
-// Any step may be done at any time; what has nothing to do does nothing. After
-// each, the books are checked; bytes are when a kernel begins and ends, and
-// what workers use is watched whenever somebody writes.
+// Any step is valid at any time; without work it does nothing. The books are
+// checked after each step, bytes when a kernel begins and ends, and workers'
+// memory at every write.
 //
 // Threads:  one.
 // Owns:     all of it.
@@ -85,13 +85,13 @@ class World {
   World& operator=(const World&) = delete;
   ~World();
 
-  // Whether it would do something.
+  // True: the step would do something.
   bool Useful(Op op);
   void Do(const Step& step);
-  // Lets everything come to rest; what can go on must, and when all is given
-  // back nothing is held.
+  // Runs until all is at rest. All work must end, and once all is released
+  // nothing is held.
   void Finish();
-  // Of what was answered, and when.
+  // A hash of the answers and their times.
   uint64_t trace() const { return trace_; }
   const Sights& sights() const { return sights_; }
 
@@ -102,13 +102,13 @@ class World {
 
   void MakeDevices();
   LifeParts PartsOfLife();
-  // Whatever can be done next, in fairness; false: nothing ever can.
+  // Does some work that is due, fairly; false: there is none, ever.
   bool Pump();
-  // One of each that is due; whether any was, but for links, which nap.
+  // Runs each due part once. True: one was due, other than links, which nap.
   bool Round();
   void RoundOfStreams(bool& any);
   [[noreturn]] void GoesOn();
-  // Until nothing is open or on its way.
+  // Runs until no request is open and no work is in flight.
   void Rest();
 
   // world_daemon.cc
@@ -120,7 +120,7 @@ class World {
   // world_death.cc
   void Kill(const Numbers& n);
   void Died(bool midway);
-  // Runs something of hoistd's, which may be killed in it.
+  // Runs work of hoistd, which may be killed meanwhile.
   void Run(absl::FunctionRef<void()> turn);
   void Begin(const Numbers& n);
   void Begun();
@@ -130,9 +130,9 @@ class World {
   void Resumed(Worker& worker, const hoistd::Resumed& lost);
   void ForgetInstance();
   void ResumeAll();
-  // No session, lease, plan or model ever has the number of another.
+  // Checks that sessions, leases, plans and models never share a number.
   void Given(uint64_t number);
-  // What the next hoistd must know of models and of devices.
+  // What the next hoistd must know of models and devices.
   std::set<std::string> KeptOf(const Node& node) const;
   void DropRenumbered(std::set<std::string>& kept) const;
   void LookAtKept(std::set<std::string> left);
@@ -145,7 +145,7 @@ class World {
   void Die(uint64_t number);
   void Register(Worker& worker, const Numbers& n);
   void Publish(Worker& worker, const Numbers& n);
-  // `then` is told nullopt if it is refused.
+  // `then` gets nullopt if it is refused.
   using OnLease = std::function<void(Worker&, std::optional<LeaseGrant>)>;
   void Stage(Worker& worker, const StageArgs& args, const OnLease& then);
   void Compute(Worker& worker, uint32_t which);
@@ -204,13 +204,12 @@ class World {
   NodeSnapshot Snapshot();
   std::string Picture();
 
-  // An answer to this worker; it is told nothing if it is gone by then.
+  // An answer to this worker; dropped if the worker is gone by then.
   template <typename T>
   absl::AnyInvocable<void(T)> Reply(const char* what, const Worker* worker,
                                     std::function<void(Worker&, T)> then);
 
-  // What a worker asks of hoistd; again of the next one, if it was not
-  // answered.
+  // A worker's request to hoistd; repeated to the next one if unanswered.
   template <typename T>
   void Ask(const char* what, Worker& worker,
            std::function<void(SessionId, absl::AnyInvocable<void(T)>)> send,
@@ -218,18 +217,18 @@ class World {
 
   Worker* Pick(uint32_t n, bool open = true);
   std::pair<Worker*, WorkersPlan*> PickPlan(uint32_t n);
-  // The worker, and the number of its tensors; nullptr: there are none.
+  // The worker, and the number of its tensors; nullptr: none.
   std::pair<Worker*, uint64_t> PickPieces(uint32_t n);
   ModelPtr PickModel(const Worker& worker, uint32_t n) const;
   static CopySelector Selector(const Model& model, std::optional<TierAt> at);
   DeviceIndex DeviceAt(uint32_t n) const {
     return DeviceIndex(static_cast<uint32_t>(n % devices_.size()));
   }
-  // One that workers compute on.
+  // A device that workers compute on.
   DeviceIndex GpuAt(uint32_t n) const {
     return DeviceIndex(static_cast<uint32_t>(n % options_.device_pages.size()));
   }
-  // Behind those, if there is any.
+  // After those, if it exists.
   DeviceIndex InPlaceIndex() const {
     return DeviceIndex(static_cast<uint32_t>(options_.device_pages.size()));
   }
@@ -245,7 +244,7 @@ class World {
   uint64_t last_request_ = 0;
   uint64_t last_pieces_ = 0;
   std::map<uint64_t, std::unique_ptr<Worker>> workers_;
-  std::map<GroupKey, std::string> images_;  // What each group's bytes are.
+  std::map<GroupKey, std::string> images_;  // Each group's bytes.
   std::map<ModelId, FileModel> file_models_;
   std::map<ModelId, ModelPtr> all_models_;  // As last seen.
   std::multiset<std::string> open_;         // Requests without an answer.
@@ -256,15 +255,14 @@ class World {
   bool turned_ = false;  // A loop, in the last round.
   uint64_t trace_ = 0;
   Sights sights_ = {};
-  uint64_t ran_ = 0;      // Turns of hoistds that they lived through.
-  uint64_t doom_ = 0;     // By which what is under way at a death is chosen.
-  uint64_t lives_ = 1;    // Hoistds that have begun.
-  bool gave_up_ = false;  // One that began, or died of that, took nothing.
-  uint32_t failed_begins_ = 0;            // In a row.
-  std::vector<ResumedSession> resuming_;  // Are to say what they have.
+  uint64_t ran_ = 0;            // Turns of hoistds that they lived through.
+  uint64_t doom_ = 0;           // Seed for the work in flight at a death.
+  uint64_t lives_ = 1;          // Hoistds that have begun.
+  bool gave_up_ = false;        // A start, or a failed one, took nothing.
+  uint32_t failed_begins_ = 0;  // In a row.
+  std::vector<ResumedSession> resuming_;  // Still to report their holdings.
   std::set<uint64_t> given_;              // Numbers.
-  // What users held of devices as this hoistd began, if that is more than they
-  // may.
+  // Users' device holdings at the start of this hoistd that exceed their quota.
   std::map<std::pair<User, DeviceIndex>, uint64_t> taken_over_;
   // Of the last hoistd, if it died between two steps.
   std::optional<std::set<std::string>> left_;
@@ -297,14 +295,14 @@ void World::Ask(
          }));
   };
   const auto& asked = worker.asked[request] = std::move(ask);
-  // Else it is asked as soon as some hoistd serves it.
+  // Else the request is made once some hoistd serves the worker.
   if (engine_ != nullptr && worker.served) asked();
 }
 
 template <typename T>
 absl::AnyInvocable<void(T)> World::Reply(const char* what, const Worker* worker,
                                          std::function<void(Worker&, T)> then) {
-  // Told of its own end, whether or not it was called.
+  // Its destructor runs whether or not it was called.
   struct Ticket {
     explicit Ticket(const char* of) : what(of) {}
     Ticket(const Ticket&) = delete;
@@ -321,7 +319,7 @@ absl::AnyInvocable<void(T)> World::Reply(const char* what, const Worker* worker,
   const uint64_t number = worker == nullptr ? 0 : worker->number;
   return [this, ticket = std::move(ticket), number,
           then = std::move(then)](T value) mutable {
-    TheReaper().Point();  // It was done, and nobody is told.
+    TheReaper().Point();  // Done, but the answer is lost.
     if (std::exchange(ticket->answered, true)) {
       Violation(Check::kAnswer, ticket->what + ": answered twice");
     }
