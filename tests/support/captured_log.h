@@ -14,9 +14,10 @@
 
 namespace hoistd::testing {
 
-// What this process logs as long as it lives, instead of where it went before.
+// Captures this process's log lines for its lifetime, instead of their usual
+// sink.
 //
-// Threads: lines() from any; make and destroy it while nobody logs.
+// Threads: lines() from any; make and destroy it while no thread logs.
 class CapturedLog {
  public:
   CapturedLog() : before_(spdlog::default_logger()) {

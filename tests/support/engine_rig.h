@@ -1,5 +1,5 @@
-// An Engine over an emulated device, real files and a real spill store, all of
-// which can be told to fail.
+// An Engine over an emulated device, real files and a real spill store, with
+// fault injection in each.
 #ifndef HOIST_TESTS_SUPPORT_ENGINE_RIG_H_
 #define HOIST_TESTS_SUPPORT_ENGINE_RIG_H_
 
@@ -45,7 +45,7 @@
 
 namespace hoistd::testing {
 
-// Time that passes when a test says so. Thread-safe.
+// Time that advances at the test's command. Thread-safe.
 class ManualClock final : public Clock {
  public:
   absl::Time Now() const override {
@@ -105,7 +105,8 @@ class EngineRig {
       parts.node.device_capacity_bytes.push_back(options_.device_bytes);
       parts.device_views.push_back({device->info(), options_.device_bytes,
                                     EmulatedDevice::kGranularity});
-      // In true time: what is copied now goes by when something was before.
+      // In true time: the rate of current copies depends on the time of earlier
+      // ones.
       HOIST_ASSIGN_OR_RETURN(auto link, Link::Create(*device, monotonic_));
       parts.mover.links.push_back(link.get());
       links_.push_back(std::move(link));
@@ -126,9 +127,9 @@ class EngineRig {
   Engine& engine() { return *engine_; }
   std::span<std::byte> host() { return host_.span(); }
 
-  // --- The verbs, waited for ------------------------------------------------
+  // --- The verbs, each with a wait ------------------------------------------
 
-  // Who evicts here: an admin of that uid.
+  // The peer for evictions: an admin of that uid.
   static inline const Peer kAdmin = {.uid = User(1), .admin = true};
   SessionId Open(uint32_t uid = 1) {
     OpenSessionArgs args;
@@ -153,7 +154,7 @@ class EngineRig {
     engine_->Ask(std::move(args), answer.done());
     return answer.Wait();
   }
-  // A small transformer on disk, written once a name.
+  // A small transformer on disk, written once per name.
   RegisterModelArgs Files(const std::string& name, int layers = 3,
                           size_t shards = 2) {
     const std::string folder = dir / name;
@@ -207,7 +208,7 @@ class EngineRig {
                                    const std::string& group) {
     return Ask(session, Image(model, group));
   }
-  // Waits for the bytes, and not for space: the clock stands still.
+  // Waits for bytes, not for space: the clock stands still.
   absl::StatusOr<LeaseGrant> Stage(SessionId session, GroupKey key,
                                    uint32_t device = 0) {
     return Ask(session,
@@ -224,7 +225,7 @@ class EngineRig {
   absl::StatusOr<LoadProgress> Load(ModelId model, TierAt to) {
     return Ask(LoadArgs{model, to, [](const LoadProgress&) {}});
   }
-  // Waits until nothing of the tier is used: spills end on their own.
+  // Waits until the tier has no used bytes: spills end on their own.
   bool Empties(TierAt at) {
     return Until([&] { return UsedOf(at) == 0; });
   }
@@ -235,10 +236,9 @@ class EngineRig {
     return 0;
   }
 
-  // --- The bytes
-  // --------------------------------------------------------------
+  // --- The bytes -----------------------------------------------------------
 
-  // What the device has where the lease says.
+  // The device's bytes at the lease's place.
   std::string BytesOf(const LeaseGrant& lease) {
     return BytesAt(lease.device, lease.offset, lease.bytes);
   }
@@ -252,8 +252,8 @@ class EngineRig {
     EXPECT_OK(answer.Wait());
     return bytes;
   }
-  // Every tensor's bytes are those that were written to the files, and what is
-  // between them is zero.
+  // Expects each tensor to have the bytes of the files, and zeros between
+  // tensors.
   void ExpectRight(const Model& model, const LeaseGrant& lease) {
     const Group& group = *model.spec->groups[lease.key.group.number()];
     EXPECT_EQ(lease.bytes, group.image_bytes);
@@ -270,11 +270,11 @@ class EngineRig {
 
   TempDir dir;
   ManualClock clock;
-  // What the last one left on the host, before the next one has it.
+  // Called with the last one's host state, before the next one has it.
   std::function<void(FoundOnHost&)> on_found = [](FoundOnHost&) {};
 
  private:
-  // As hoistd.cc does.
+  // As in hoistd.cc.
   absl::Status TakeOver(EngineParts& parts) {
     std::vector<HandedFd> handed = held_.Hand();
     Keep::Found left;

@@ -1,4 +1,4 @@
-// A device with books and no memory, for tests of policy.
+// A device with accounting but no memory, for tests of policy.
 #ifndef HOIST_TESTS_SUPPORT_FAKE_DEVICE_H_
 #define HOIST_TESTS_SUPPORT_FAKE_DEVICE_H_
 
@@ -24,8 +24,8 @@ struct FakeDeviceOptions {
   uint64_t memory_bytes = UINT64_MAX;  // Slabs beyond it are refused.
 };
 
-// Refuses what a real device refuses: places that are taken or crooked, and
-// more memory than there is. No streams.
+// Refuses like a real device: occupied or misaligned places, and too much
+// memory. No streams.
 //
 // Threads: one at a time.
 class FakeDevice final : public Device {
@@ -42,7 +42,7 @@ class FakeDevice final : public Device {
   }
 
   const DeviceInfo& info() const override { return info_; }
-  // It keeps no bytes from before.
+  // Adopted slabs keep no earlier bytes.
   absl::Status AdoptSlab(const SlabSpec& spec, hoist::UniqueFd) override {
     return CreateSlab(spec);
   }
@@ -100,7 +100,7 @@ class FakeDevice final : public Device {
     for (const auto& [id, slab] : slabs_) sum += slab.bytes;
     return sum;
   }
-  // Whether every byte of the range lies in a slab.
+  // True: every byte of the range lies in a slab.
   bool Covers(uint64_t offset, uint64_t bytes) const {
     uint64_t covered = 0;
     for (const auto& [id, slab] : slabs_) {

@@ -1,4 +1,4 @@
-// An engine that does what a test says, verb by verb.
+// A scripted engine: the test controls each verb.
 #ifndef HOIST_TESTS_SUPPORT_FAKE_ENGINE_H_
 #define HOIST_TESTS_SUPPORT_FAKE_ENGINE_H_
 
@@ -22,7 +22,7 @@
 
 namespace hoistd::testing {
 
-// One call of a verb, with the callback that answers it.
+// One call of a verb, and the callback for its answer.
 template <typename Args>
 struct Asked {
   SessionId session;  // None: an admin's.
@@ -30,15 +30,15 @@ struct Asked {
   Done<typename Args::Result> done;
 };
 
-// The calls of one verb. They wait to be taken and answered by the test, or,
-// once it has said how, are answered by the fake's thread.
+// The calls of one verb. The test takes and answers them; or the fake's thread
+// answers them with the test's function.
 template <typename Args>
 class VerbScript {
  public:
   using Call = Asked<Args>;
 
-  // Answers all calls from now on, those that wait included. nullptr: they
-  // wait again.
+  // Answers all calls from now on, waiting ones included. nullptr: calls wait
+  // again.
   void Answer(std::function<void(Call)> answer) ABSL_LOCKS_EXCLUDED(mu_) {
     std::deque<Call> waiting;
     {
@@ -49,8 +49,8 @@ class VerbScript {
     for (Call& call : waiting) answer(std::move(call));
   }
 
-  // The oldest call that nobody answered; waits for one. It must come: a test
-  // that waits in vain is ended by its timeout.
+  // The oldest unanswered call; waits for one. It must come: a wait in vain
+  // ends by the test's timeout.
   Call Next() ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     mu_.Await(absl::Condition(this, &VerbScript::HasWaiting));
@@ -64,13 +64,13 @@ class VerbScript {
     return waiting_.size();
   }
 
-  // How often the verb was called.
+  // The number of calls of the verb.
   size_t calls() const ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     return calls_;
   }
 
-  // For the fake, on its thread.
+  // Called by the fake, on its thread.
   void Handle(Call call) ABSL_LOCKS_EXCLUDED(mu_) {
     std::function<void(Call)> answer;
     {
@@ -93,16 +93,17 @@ class VerbScript {
   size_t calls_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-// A script for each of a variant's requests.
+// One script per request type of a variant.
 template <typename Requests>
 struct VerbScripts;
 template <typename... Args>
 struct VerbScripts<std::variant<Args...>> : VerbScript<Args>... {};
 
-// Threads:  thread-safe. As the engine's, calls return at once; a thread of its
-//           own takes them in order and runs the scripted answers.
-// OpenSession is answered with 1, 2, 3 ..., and Subscribe and Unsubscribe as
-// the engine does, unless scripted otherwise.
+// Threads:  thread-safe. Like the engine's, calls return at once; a thread of
+//           its own takes them in order and runs the scripted answers.
+//
+// By default OpenSession is answered with 1, 2, 3 ..., and Subscribe and
+// Unsubscribe as by the engine.
 class FakeEngine final : public EngineApi {
  public:
   MonotonicClock clock;
@@ -119,7 +120,7 @@ class FakeEngine final : public EngineApi {
     });
     thread_ = std::thread([this] { RunThread(); });
   }
-  // Runs what was asked before; calls that wait are dropped unanswered.
+  // Runs earlier requests; drops waiting calls unanswered.
   ~FakeEngine() override {
     {
       absl::MutexLock lock(&mu_);
@@ -128,7 +129,7 @@ class FakeEngine final : public EngineApi {
     thread_.join();
   }
 
-  // The calls of the verb that takes this.
+  // The calls of the verb with these arguments.
   template <typename Args>
   VerbScript<Args>& verb() {
     return scripts_;
@@ -140,7 +141,7 @@ class FakeEngine final : public EngineApi {
     work_.push_back(std::move(work));
   }
 
-  // Says it to whoever opened a session last.
+  // Sends it to the session opened last.
   void Say(SessionWord word) ABSL_LOCKS_EXCLUDED(mu_) {
     Run([this, word = std::move(word)] {
       std::shared_ptr<OnSessionWord> on_word;
@@ -167,7 +168,7 @@ class FakeEngine final : public EngineApi {
     absl::MutexLock lock(&mu_);
     mu_.Await(absl::Condition(&closed));
   }
-  // Until `count` sessions in all were closed.
+  // Waits until `count` sessions in all have been closed.
   void WaitUntilClosed(size_t count) ABSL_LOCKS_EXCLUDED(mu_) {
     const auto closed = [this, count]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
       return closed_.size() >= count;

@@ -1,4 +1,4 @@
-// A device that fails when told to, and finishes when told to.
+// A device that fails, and completes copies, at the test's command.
 #ifndef HOIST_TESTS_SUPPORT_FAULTY_DEVICE_H_
 #define HOIST_TESTS_SUPPORT_FAULTY_DEVICE_H_
 
@@ -31,7 +31,8 @@ enum class DeviceCall {
   kHealth,
 };
 
-// Wraps any device. Faults count each kind of call by itself, over all streams.
+// Wraps any device. Faults count each kind of call separately, over all
+// streams.
 //
 // Threads:  thread-safe.
 // Owns:     nothing; borrows the device, which outlives it.
@@ -39,24 +40,24 @@ class FaultyDevice final : public Device {
  public:
   explicit FaultyDevice(Device& device) : device_(device) {}
 
-  // The n-th call of this kind from now on (1: the next) fails so.
+  // The n-th call of this kind from now on (1: the next) fails with `error`.
   void FailNth(DeviceCall call, int n, absl::Status error)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Every call of this kind fails so, until FailNth(call, 0, Ok).
+  // Every call of this kind fails with `error`, until FailNth(call, 0, Ok).
   void FailAll(DeviceCall call, absl::Status error) ABSL_LOCKS_EXCLUDED(mu_);
-  // How often it was called, failed or not.
+  // The number of calls, failed ones included.
   int calls(DeviceCall call) const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // From now on copies to the device that are queued stay under way, and all
-  // that is queued behind them waits. Over an EmulatedDevice only.
+  // From now on copies queued to the device stay in flight, and all work queued
+  // behind them waits. Over an EmulatedDevice only.
   void HoldCopies() ABSL_LOCKS_EXCLUDED(mu_);
   void LetCopiesGo() ABSL_LOCKS_EXCLUDED(mu_);
   // From now on CreateSlab waits, until LetSlabsGo.
   void HoldSlabs() ABSL_LOCKS_EXCLUDED(mu_);
   void LetSlabsGo() ABSL_LOCKS_EXCLUDED(mu_);
-  // Until CopyIn was called `count` times in all.
+  // Waits until CopyIn was called `count` times in all.
   void WaitForCopies(int count) const ABSL_LOCKS_EXCLUDED(mu_);
-  // What CopyIn was called with so far, in order; those that failed left out.
+  // The arguments of CopyIn's calls so far, in order, without failed ones.
   struct Copy {
     uint64_t to_offset = 0;
     uint64_t bytes = 0;
@@ -84,7 +85,7 @@ class FaultyDevice final : public Device {
     absl::Status error;
   };
 
-  // Counts the call; the error it is to fail with, or Ok.
+  // Counts the call; the error to fail with, or Ok.
   absl::Status Count(DeviceCall call) const ABSL_LOCKS_EXCLUDED(mu_);
   void GateCopies(CopyStream& stream) ABSL_LOCKS_EXCLUDED(mu_);
   void Note(const Copy& copy) ABSL_LOCKS_EXCLUDED(mu_);

@@ -13,14 +13,14 @@
 
 namespace hoistd::testing {
 
-// What a failing write leaves behind.
+// The effect of a failed write.
 enum class Damage {
   kNothing,    // The call does not reach the engine.
   kHalf,       // The first half (whole 4 KiB) is written or read.
   kEverything  // All is done, and the answer is lost.
 };
 
-// Fails the n-th call, reads and writes counted together from 1.
+// Fails the n-th call; reads and writes are counted together, from 1.
 //
 // Threads:  thread-safe. `done` is called from a thread of the engine below.
 // Owns:     nothing; the engine must outlive it.
@@ -30,7 +30,7 @@ class FaultyIo final : public IoEngine {
 
   void FailCall(uint64_t n, absl::Status status,
                 Damage damage = Damage::kNothing) ABSL_LOCKS_EXCLUDED(mu_);
-  // Calls so far, failed ones too.
+  // Calls so far, failed ones included.
   uint64_t calls() const ABSL_LOCKS_EXCLUDED(mu_);
 
   void Read(ReadRequest request, Done done) override;
@@ -56,8 +56,8 @@ class FaultyIo final : public IoEngine {
 // Carries calls out at once and holds their completions until released.
 //
 // Threads:  thread-safe. Release calls `done` from the calling thread.
-// Owns:     nothing; the engine must outlive it. The destructor waits for the
-//           calls under way and releases everything.
+// Owns:     nothing; the engine must outlive it. The destructor waits for calls
+//           in progress and releases everything.
 class HeldIo final : public IoEngine {
  public:
   explicit HeldIo(IoEngine& base) : base_(base) {}
@@ -65,9 +65,9 @@ class HeldIo final : public IoEngine {
 
   // Waits until `count` completions are held.
   void WaitHeld(uint64_t count) const ABSL_LOCKS_EXCLUDED(mu_);
-  // Lets the oldest `count` go; there must be as many.
+  // Releases the oldest `count`; that many must be held.
   void Release(uint64_t count) ABSL_LOCKS_EXCLUDED(mu_);
-  // From now on nothing is held.
+  // From now on no completion is held.
   void Open() ABSL_LOCKS_EXCLUDED(mu_);
 
   void Read(ReadRequest request, Done done) override;

@@ -1,4 +1,4 @@
-// Who holds what hoistd keeps, while no hoistd is there.
+// Holds hoistd's persisted descriptors between hoistds.
 #ifndef HOIST_TESTS_SUPPORT_HOLDING_STORE_H_
 #define HOIST_TESTS_SUPPORT_HOLDING_STORE_H_
 
@@ -14,7 +14,7 @@
 
 namespace hoistd::testing {
 
-// As systemd does it, and never dies.
+// Like systemd's store, but it never dies.
 //
 // Threads:  one.
 class HoldingStore final : public FdStore {
@@ -29,7 +29,7 @@ class HoldingStore final : public FdStore {
     return absl::OkStatus();
   }
 
-  // As the next hoistd gets them; they are held all the same.
+  // Copies for the next hoistd; the originals stay held.
   std::vector<HandedFd> Hand() const {
     std::vector<HandedFd> handed;
     for (const auto& [name, fd] : held_) {

@@ -10,7 +10,7 @@
 
 namespace hoistd::testing {
 
-// Turns a `done` into a future: pass done() where one is asked for, once.
+// Turns a `done` callback into a future: pass done() once.
 template <typename T>
 class Answer {
  public:

@@ -1,5 +1,5 @@
-// A client of one lane, in the lane's own words: what libhoist does, for tests
-// of those who serve it. CPUs wait by futex, as on the emulated device.
+// A client of one lane, in the lane's own words: libhoist's part, for tests of
+// servers of lanes. CPUs wait by futex, as on the emulated device.
 #ifndef HOIST_TESTS_SUPPORT_LANE_CLIENT_H_
 #define HOIST_TESTS_SUPPORT_LANE_CLIENT_H_
 
@@ -48,13 +48,13 @@ class LaneClient {
   uint32_t GroupAt(uint64_t position) const {
     return order_[position % order_.size()];
   }
-  // The next position of that place of the order.
+  // The next position with that place in the order.
   uint64_t NextOf(uint64_t place) const {
     return next_ +
            (place + order_.size() - next_ % order_.size()) % order_.size();
   }
 
-  // The counted form. Positions that are passed over are skipped.
+  // The counted form. Skips the positions before it.
   absl::Status Stage(uint64_t position) {
     Announce(position);
     return Await(group(GroupAt(position)).ready, hoist::lane::WordOf(position));

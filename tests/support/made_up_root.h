@@ -1,4 +1,4 @@
-// A folder that stands before /proc and /sys.
+// A fake root directory for /proc and /sys.
 #ifndef HOIST_TESTS_SUPPORT_MADE_UP_ROOT_H_
 #define HOIST_TESTS_SUPPORT_MADE_UP_ROOT_H_
 

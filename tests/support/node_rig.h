@@ -1,6 +1,6 @@
-// A Node whose transfers a test completes by hand, over memory that is only
-// labels: each page knows whose bytes it has, so that bytes served wrong, moved
-// under a lease or overwritten while they are read are noticed at once.
+// A Node whose transfers a test completes by hand. Memory is only labels: each
+// page knows its owner, so wrong bytes, moves under a lease, and writes under a
+// read are detected at once.
 #ifndef HOIST_TESTS_SUPPORT_NODE_RIG_H_
 #define HOIST_TESTS_SUPPORT_NODE_RIG_H_
 
@@ -37,8 +37,8 @@ struct NodeRigOptions {
   Backing backing = Backing::kMemfd;
   bool ipc = false;
   uint64_t device_memory_pages = UINT64_MAX / kPage;
-  // Whether sessions close the slabs that they are asked for: at once, when the
-  // test says so, or never, since they know no such message.
+  // How sessions answer requests to close slabs: at once, at the test's
+  // command, or never, since they do not know the message.
   enum class Closing { kAtOnce, kByHand, kNever };
   Closing closing = Closing::kAtOnce;
   QuotaOptions quota;
@@ -46,22 +46,21 @@ struct NodeRigOptions {
   bool arenas_evict = false;
 };
 
-// After each call the books are checked (gtest expectations):
+// Checks the books after each call (gtest expectations):
 // - each tier's used bytes are the sum of its holders',
-// - what is leased lies in slabs, is where it was, and has the right bytes,
-// - what a transfer reads has the right bytes, what it writes is its alone,
+// - leased bytes lie in slabs, have not moved, and are right,
+// - a transfer reads right bytes, and writes to memory of its own,
 // - each request is answered once,
-// - what lies in the ring of a plan that is not freed is nobody else's,
-// - what a plan holds on the host stays where it is, with the right bytes,
-// - what each user holds is what counting it anew says, and what one may,
-// - no model makes room that an open session published, leased or planned and
-//   has not said that it is done with,
-// - an arena is granted without anybody's bytes in it, and has its own until it
-//   is closed,
-// - what a session leases lies in slabs that it was sent and has not closed, it
-//   is asked for none of those, and no slab goes that somebody has open,
-// - the device has the slabs that the node takes it to have, but for what it is
-//   still to make and destroy.
+// - the ring of a plan that is not freed overlaps nothing else,
+// - a plan's holds on the host have not moved, and are right,
+// - each user's holdings equal a recount, and are within the quota,
+// - no model makes room that an open session published, leased or planned, and
+//   has not declared itself done with,
+// - an arena is granted empty, and keeps its own bytes until it is closed,
+// - a session's leases lie in slabs that it was sent and has not closed, it is
+//   not asked for those, and no slab goes while a session has it open,
+// - the device has the slabs that the node believes, except for those still to
+//   be made and destroyed.
 //
 // Threads: one at a time.
 class NodeRig {
@@ -70,18 +69,16 @@ class NodeRig {
 
   SessionId Open(const Peer& peer);
   SessionId Open(uint32_t uid = 1, uint64_t budget_pages = 0);
-  // Who evicts and unpins here: an admin of that uid.
+  // The peer for evictions and unpins: an admin of that uid.
   static inline const Peer kAdmin = {.uid = User(1), .admin = true};
   absl::StatusOr<SessionId> TryOpen(uint32_t uid, uint64_t budget_pages = 0);
   void Close(SessionId session);
-  // This hoistd dies, and another goes on with what it left: leases, plans and
-  // sessions are as they were, but for those of who had legacy IPC memory; what
-  // was under way is not. False: it could take over nothing of devices, and all
-  // sessions are gone.
-  // `ready_pages`: of the host pool, which are there again at once; all if
-  // nullopt.
+  // This hoistd dies, and another takes over: leases, plans and sessions stay,
+  // except for those with legacy IPC memory; work in flight is lost. False: no
+  // device could be taken over, and all sessions are gone. `ready_pages`: pages
+  // of the host pool that are ready at once; nullopt: all.
   bool Die(std::optional<uint64_t> ready_pages = {});
-  // A model from files, its groups "g0", "g1", ... of so many pages.
+  // A model of files, with groups "g0", "g1", ... of these sizes in pages.
   absl::StatusOr<ModelPtr> TryAddModel(SessionId session, std::string name,
                                        std::vector<uint64_t> pages,
                                        uint8_t content = 0,
@@ -89,7 +86,7 @@ class NodeRig {
                                        std::vector<FileIdentity> files = {});
   ModelId AddModel(SessionId session, std::string name,
                    std::vector<uint64_t> pages);
-  // A model of one file that others may be made of too: each group is made of
+  // A model of one file, which other models may share: each group consists of
   // these runs of its sheet, in pages.
   struct PageRun {
     uint64_t from = 0;
@@ -106,7 +103,7 @@ class NodeRig {
                     uint64_t pages, uint8_t content = 0,
                     absl::Duration deadline = absl::Seconds(60),
                     std::optional<Content> expected = {});
-  // Publish and receive; the group's key.
+  // Publishes and receives; the group's key.
   GroupKey Published(SessionId session, const std::string& model,
                      const std::string& group, uint64_t pages);
   RequestId Stage(SessionId session, GroupKey key,
@@ -116,7 +113,7 @@ class NodeRig {
   RequestId StageApart(SessionId session, GroupKey key, uint32_t device,
                        absl::Duration deadline = absl::Seconds(10),
                        bool background = false);
-  // Stages so, lets all slabs be made and transfers finish.
+  // Stages so; completes slabs and transfers.
   LeaseId StageApartNow(SessionId session, GroupKey key, uint32_t device);
   // nullopt: a memfd of the image's size.
   RequestId ReadImage(SessionId session, GroupKey key,
@@ -139,19 +136,19 @@ class NodeRig {
   absl::Status CheckPlan(SessionId session, ModelId model,
                          std::vector<uint32_t> order, uint64_t budget_pages,
                          std::optional<PlanId> replaces = {}) const;
-  // What SetPlan granted; it must have.
+  // SetPlan's grant, which must exist.
   PlanGrant PlanOf(RequestId request) const;
   absl::Status EndPlan(SessionId session, PlanId plan);
-  // The plan has ended.
+  // Frees a plan that has ended.
   void FreePlan(PlanId plan);
   void Hold(PlanId plan, std::vector<uint32_t> groups, bool urgent = false);
   void Unhold(PlanId plan, uint32_t group);
-  // An arena of so many pages, and what it granted; it must have.
+  // Opens an arena of so many pages.
   RequestId OpenArena(SessionId session, uint64_t pages,
                       absl::Duration deadline = absl::Seconds(10));
   const ArenaGrant& ArenaOf(RequestId request) const;
   absl::Status CloseArena(SessionId session, ArenaId arena);
-  // Those that sessions have.
+  // The sessions' arenas.
   std::vector<std::pair<ArenaId, SessionId>> arenas() const;
   CopyTotals Evict(const std::string& model, std::optional<TierAt> at = {});
   CopyTotals Unpin(const std::string& model);
@@ -159,14 +156,14 @@ class NodeRig {
   absl::Status Forget(SessionId session, ModelId model);
   void GrowHost(uint64_t pages);
   void Drain(bool draining);
-  // What the last hoistd left on the host, and kept.
+  // Host state that the last hoistd left, as persisted.
   std::shared_ptr<const Group> Lay(uint64_t page, std::string name,
                                    uint64_t pages, uint8_t content);
   const std::map<uint64_t, const Group*>& kept() const { return kept_; }
   const std::map<uint64_t, PersistedPart>& persisted_parts() const {
     return persisted_parts_;
   }
-  // It was not written down.
+  // Removes it from the persisted state.
   void LoseOnHost(GroupKey key) {
     std::erase_if(kept_, [&](const auto& at) {
       return at.second == (*node_->copies().SpecOf(key.model))
@@ -174,44 +171,44 @@ class NodeRig {
                               .get();
     });
   }
-  // What is published has other bytes on the host by now, or where it lies on a
-  // device. What is made of it has, too; what is loaded over it has its own.
+  // Changes a published group's bytes on the host, or at its place on a device.
+  // Copies of it change, too; loads over it get the right bytes.
   void ChangeOnHost(GroupKey key);
   void ChangeOnDevice(GroupKey key, uint32_t device = 0);
   RequestId CheckGroup(GroupKey key, bool repair = false);
-  // Bytes of a file lie there.
+  // Places bytes of a file there.
   void LayPart(uint64_t offset, const PersistedPart& part);
-  // Time passes, and a tick comes.
+  // Advances the time, and ticks.
   void Advance(absl::Duration by);
 
-  // What sessions were asked to close, and whose answer is on its way: they
-  // close it when they are asked, unless `keep_slabs` says otherwise then.
+  // Slabs that sessions were asked to close, with answers in flight. They close
+  // them on request, unless `keep_slabs` is set then.
   const std::vector<SlabAsk>& asks() const { return asks_; }
-  // The answer to the oldest arrives.
+  // Delivers the answer to the oldest request.
   void AnswerAsk();
   bool keep_slabs = false;
 
-  // Slabs are made and destroyed at once; or, while this is set, when the test
-  // says so.
+  // Slabs are made and destroyed at once or, while this is set, at the test's
+  // command.
   bool hold_slabs = false;
-  // What is asked of the device and not done yet, in order.
+  // The device's pending slab work, in order.
   const std::deque<SlabWork>& slab_work(uint32_t device = 0) {
     return slab_work_[DeviceIndex(device)];
   }
-  // The next of it is done; or fails so, if it makes one.
+  // Does the next slab work; or fails it so, if it makes a slab.
   void DoNextSlab(uint32_t device = 0, absl::Status status = absl::OkStatus());
-  // All of it, and what comes of that.
+  // Does all slab work, and work that follows from it.
   void DoSlabWork();
 
   // nullopt: not answered yet.
   const Answer* AnswerTo(RequestId request) const;
   bool waiting(RequestId request) const { return open_.contains(request); }
-  // The lease that the stage brought; it must have.
+  // The lease of the stage, which must exist.
   LeaseId LeaseOf(RequestId request) const;
-  // Stages, lets all transfers finish, and returns the lease.
+  // Stages, completes all transfers, and returns the lease.
   LeaseId StageNow(SessionId session, GroupKey key, uint32_t device = 0);
 
-  // Transfers under way, oldest first; those that go one way.
+  // Transfers in flight, oldest first; those of one way.
   std::vector<TransferId> Moving() const;
   template <typename Way>
   std::vector<TransferId> Moving() const {
@@ -223,12 +220,12 @@ class NodeRig {
   }
   const Transfer& TransferOf(TransferId id) const { return moving_.at(id); }
   void Finish(TransferId id, absl::Status status = absl::OkStatus());
-  // Of the oldest that goes this way; there must be one.
+  // The oldest transfer of this way, which must exist.
   template <typename Way>
   const Way& TheWay() const {
     return *TransferOf(Moving<Way>().at(0)).template by<Way>();
   }
-  // The oldest that goes this way; there must be one.
+  // Ends the oldest transfer of this way, which must exist.
   template <typename Way>
   void Finish(absl::Status status = absl::OkStatus()) {
     Finish(Moving<Way>().at(0), std::move(status));
@@ -241,19 +238,19 @@ class NodeRig {
   FakeDevice& device(uint32_t index = 0) { return *devices_[index]; }
   NodeSnapshot Snapshot() const { return node_->picture().Snapshot(now); }
   TierSnapshot TierOf(TierAt at) const;
-  // kAbsent where there is none.
+  // kAbsent if there is none.
   Residency StateOf(GroupKey key, TierAt at) const;
   bool Has(GroupKey key, TierAt at) const {
     const Residency state = StateOf(key, at);
     return state == Residency::kPresent || state == Residency::kSpilling;
   }
-  // What the spill store has.
+  // Contents of the spill store.
   const std::map<SpillId, const Group*>& spills() const { return spills_; }
-  // The store had this before the node came up.
+  // Adds to the store before the node starts.
   void Store(SpillId id, std::shared_ptr<const Group> group);
   const std::vector<TransferId>& hurried() const { return hurried_; }
   const std::vector<ModelId>& forgotten() const { return forgotten_; }
-  // Leases that sessions hold, as the answers said.
+  // Leases of sessions, as granted.
   const std::map<LeaseId, std::pair<SessionId, LeaseGrant>>& leases() const {
     return leases_;
   }
@@ -269,20 +266,20 @@ class NodeRig {
   const std::map<PlanId, StandingPlan>& plans() const { return plans_; }
   // Plans to be freed, oldest first.
   const std::vector<PlanId>& ended() const { return ended_; }
-  // What a successor was told in the last event, in order.
+  // Records for a successor in the last event, in order.
   const std::vector<Persisted>& told() const { return told_; }
-  // Why a hold failed, as it was told.
+  // Failed holds and the reported errors.
   const std::vector<std::pair<GroupIndex, absl::Status>>& failed_holds() const {
     return failed_holds_;
   }
-  // Who was asked to give back what it holds, and how much of it for others.
+  // Plans asked to release holds, and how many bytes for others.
   const std::vector<std::pair<PlanId, uint64_t>>& crowded() const {
     return crowded_;
   }
 
   void Check();
 
-  // The device that is read in place.
+  // The in-place device.
   uint32_t in_place() const {
     return static_cast<uint32_t>(options_.device_pages.size());
   }
@@ -292,7 +289,7 @@ class NodeRig {
   absl::Time now = absl::UnixEpoch() + absl::Hours(1);
 
  private:
-  // What a successor is told, by node_rig_death.cc.
+  // The records for a successor, by node_rig_death.cc.
   struct Book {
     std::set<ModelId> models;
     std::map<std::pair<DeviceIndex, SlabId>, PersistedSlab> slabs;
@@ -317,7 +314,7 @@ class NodeRig {
   std::set<SessionId> EndedByDeath();
   void ResumeAll(const std::set<PlanId>& over);
 
-  // Whose bytes a page has: a group's, or a transfer's that is writing it.
+  // The owner of a page's bytes: a group, or the transfer that writes it.
   using Label = const void*;
   using Memory = std::vector<Label>;
 
@@ -329,7 +326,7 @@ class NodeRig {
   void TakePlans(const Effects& effects);
   void Stands(SessionId session, const PlanGrant& grant);
   void Granted(SessionId session, const ArenaGrant& grant);
-  // It is over; what was written there is until it is zeroed.
+  // The arena has ended; its bytes stay until they are zeroed.
   void ArenaOver(ArenaId arena);
   void ArenasOver(SessionId session);
   void ZeroNext(const SlabWork& work, absl::Status status);
@@ -362,13 +359,13 @@ class NodeRig {
                                    std::optional<Readers> readers);
   Label LabelOf(const FileIdentity& file, uint64_t page);
   void FillImage(Memory& memory, uint64_t offset, const Group& group) const;
-  // As it is by now; of what has none in the test, its own.
+  // The current content; for groups without one in the test, their own.
   Content ContentOf(const Transfer& transfer) const;
-  // It is leased, and right bytes are on their way to where it lies.
+  // It is leased, and right bytes are in flight to its place.
   bool UnderRepair(const LeaseGrant& grant) const;
   void ExpectImage(const Memory& memory, uint64_t offset, const Group& group,
                    const char* what) const;
-  // The same of what lies on the host in these ranges.
+  // The same for host memory in these ranges.
   void ExpectRanges(const ImageRanges& ranges, const Group& group,
                     const char* what) const;
   static void Fill(Memory& memory, uint64_t offset, uint64_t bytes, Label to);
@@ -420,7 +417,7 @@ class NodeRig {
   std::vector<SlabAsk> asks_;
   std::map<uint64_t, std::vector<SlabId>> closed_;  // By their numbers.
   std::map<SessionId, std::set<ModelId>> uses_;
-  // What each session has open.
+  // Open slabs by session.
   std::map<SessionId, std::map<std::pair<DeviceIndex, SlabId>, SlabSpec>>
       open_slabs_;
   std::vector<std::pair<GroupIndex, absl::Status>> failed_holds_;

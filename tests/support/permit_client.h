@@ -1,5 +1,5 @@
-// A client of one permit, in its page's own words: what libhoist and a GPU do,
-// for tests of those who serve it. CPUs wait by futex, as on the emulated
+// A client of one permit, in its page's own words: the parts of libhoist and a
+// GPU, for tests of servers of permits. CPUs wait by futex, as on the emulated
 // device.
 #ifndef HOIST_TESTS_SUPPORT_PERMIT_CLIENT_H_
 #define HOIST_TESTS_SUPPORT_PERMIT_CLIENT_H_
@@ -28,19 +28,19 @@ class PermitClient {
   hoist::permit::Page& page() {
     return *reinterpret_cast<hoist::permit::Page*>(mapping_.data());
   }
-  // Puts so much on a stream that has come so far at once.
+  // Puts bytes on a stream that reaches them at once.
   void Ask(uint32_t bytes) {
     page().put.store(page().put.load() + bytes);
     page().asked.store(page().asked.load() + bytes);
     WakeLink();
   }
-  // That so much more was copied.
+  // Reports more bytes as copied.
   void Done(uint32_t bytes) {
     page().done.store(page().done.load() + bytes);
     WakeLink();
   }
   uint32_t granted() { return page().granted.load(); }
-  // False: not in a minute.
+  // False: not granted within a minute.
   bool AwaitGranted(uint32_t bytes) {
     return Until([&] { return hoist::lane::Reached(granted(), bytes); });
   }

@@ -1,5 +1,5 @@
-// A client of the session socket that says exactly what a test wants, wrong
-// things included.
+// A client of the session socket that sends exactly what a test wants, invalid
+// messages included.
 #ifndef HOIST_TESTS_SUPPORT_RAW_SESSION_H_
 #define HOIST_TESTS_SUPPORT_RAW_SESSION_H_
 
@@ -26,7 +26,7 @@
 
 namespace hoistd::testing {
 
-// Descriptors this process has open.
+// The number of this process's open descriptors.
 inline size_t OpenFdCount() {
   using Iterator = std::filesystem::directory_iterator;
   return static_cast<size_t>(
@@ -40,7 +40,7 @@ class RawSession {
     std::vector<hoist::UniqueFd> fds;
   };
 
-  // Invalid, with errno set, if nobody serves `path`.
+  // Invalid, with errno set, if `path` is not served.
   explicit RawSession(const std::string& path)
       : socket_(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)) {
     sockaddr_un address = {};
@@ -56,13 +56,13 @@ class RawSession {
   bool valid() const { return socket_.valid(); }
   int socket() const { return socket_.get(); }
   void Close() { socket_.reset(); }
-  // Waits until it can send, or the daemon has hung up: whether that is so.
+  // Waits until the socket is writable or the daemon has hung up. True: it has.
   bool DaemonHungUp() const {
     pollfd ready = {socket_.get(), POLLOUT | POLLRDHUP, 0};
     poll(&ready, 1, -1);
     return (ready.revents & POLLRDHUP) != 0;
   }
-  // Waits until it has.
+  // Waits for the daemon to hang up.
   void WaitUntilDaemonHangsUp() const {
     pollfd gone = {socket_.get(), POLLRDHUP, 0};
     poll(&gone, 1, -1);
@@ -73,11 +73,11 @@ class RawSession {
             std::span<const int> fds = {}) {
     return SendBody(message.SerializeAsString(), fds);
   }
-  // Well framed, whatever the body is.
+  // Well framed, with any body.
   bool SendBody(std::string_view body, std::span<const int> fds = {}) {
     return hoist::SendPacket(socket_.get(), body, fds).ok();
   }
-  // A packet as it is, frame included.
+  // A raw packet, frame included.
   bool SendPacketBytes(std::string_view bytes, std::span<const int> fds = {}) {
     iovec part = {const_cast<char*>(bytes.data()), bytes.size()};
     alignas(cmsghdr) char control[CMSG_SPACE(253 * sizeof(int))] = {};
@@ -96,14 +96,14 @@ class RawSession {
     return sendmsg(socket_.get(), &header, MSG_NOSIGNAL) >= 0;
   }
 
-  // Waits. nullopt: the daemon hung up.
+  // Waits for a message. nullopt: the daemon hung up.
   std::optional<Answer> Receive() {
     hoist::Result<std::optional<hoist::Packet>> packet =
         hoist::ReceivePacket(socket_.get());
     if (!packet.ok() || !packet->has_value()) return std::nullopt;
     return Parse(std::move(**packet));
   }
-  // Takes what has come, without waiting.
+  // Discards received bytes, without a wait.
   void Drain() {
     char byte;
     while (recv(socket_.get(), &byte, 1, MSG_DONTWAIT) > 0) {

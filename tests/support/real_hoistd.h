@@ -1,4 +1,4 @@
-// A hoistd of a test's own: a real process on an emulated device.
+// A hoistd for one test: a real process on an emulated device.
 #ifndef HOIST_TESTS_SUPPORT_REAL_HOISTD_H_
 #define HOIST_TESTS_SUPPORT_REAL_HOISTD_H_
 
@@ -62,7 +62,7 @@ class RealHoistd {
   RealHoistd& operator=(const RealHoistd&) = delete;
   ~RealHoistd() { End(SIGTERM); }
 
-  // A crash: nothing is given back by hoistd itself.
+  // A crash: hoistd itself releases nothing.
   void Kill() { End(SIGKILL); }
 
   std::string socket() const { return folder_ / "hoistd.sock"; }

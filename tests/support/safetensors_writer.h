@@ -1,4 +1,4 @@
-// Safetensors files made to order, with bytes that a test can tell again.
+// Writes safetensors files with bytes that a test can recognise.
 #ifndef HOIST_TESTS_SUPPORT_SAFETENSORS_WRITER_H_
 #define HOIST_TESTS_SUPPORT_SAFETENSORS_WRITER_H_
 
@@ -21,15 +21,14 @@ struct TensorToWrite {
   std::vector<int64_t> shape;
 };
 
-// The tensor's contents: the same for the same seed and name, and different
-// for others.
+// The tensor's contents: a function of seed and name.
 std::string TensorBytes(uint64_t seed, const std::string& name, size_t bytes);
 
 // 8 bytes of length, then `json`.
 std::string WithLength(const std::string& json);
 
-// A whole file, tensors in the order given, the header padded to 8 bytes.
-// InvalidArgument: a shape without a size.
+// A whole file, with tensors in the given order and the header padded to 8
+// bytes. InvalidArgument: a shape without a size.
 absl::StatusOr<std::string> SafetensorsFile(
     std::span<const TensorToWrite> tensors, uint64_t seed,
     const std::map<std::string, std::string>& metadata = {});
@@ -41,14 +40,14 @@ struct WrittenModel {
   std::string index;               // Base name; empty for one file.
 };
 
-// `shards` files "model-0000i-of-0000n.safetensors" with the tensors dealt out
-// in runs, and model.safetensors.index.json; or one "model.safetensors".
+// Writes `shards` files "model-0000i-of-0000n.safetensors" with consecutive
+// tensors each, and model.safetensors.index.json; or one "model.safetensors".
 absl::StatusOr<WrittenModel> WriteModel(const std::string& folder,
                                         std::span<const TensorToWrite> tensors,
                                         size_t shards, uint64_t seed);
 
-// A transformer in small: embeddings, `layers` blocks, a norm and a head, as
-// BERT and Llama name them.
+// A small transformer: embeddings, `layers` blocks, a norm and a head, named as
+// in BERT and Llama.
 std::vector<TensorToWrite> SmallTransformer(int layers, int64_t width);
 
 }  // namespace hoistd::testing

@@ -1,4 +1,4 @@
-// A spill store in a directory of its own, and images to put into it.
+// A spill store in its own directory, and images for it.
 #ifndef HOIST_TESTS_SUPPORT_SPILL_FIXTURE_H_
 #define HOIST_TESTS_SUPPORT_SPILL_FIXTURE_H_
 
@@ -26,7 +26,7 @@
 
 namespace hoistd::testing {
 
-// An image of `pages` pages of noise, and the group it is of.
+// An image of `pages` pages of noise, and its group.
 struct SpillImage {
   explicit SpillImage(uint64_t pages, uint64_t seed = 1) {
     bytes = *AlignedBuffer::Create((pages + 1) * 4096);
@@ -96,7 +96,7 @@ inline absl::Status CheckSpilled(SpillStore& store, SpillId id,
   return status;
 }
 
-// Whether they say the same of the same image, whatever its state.
+// True: both describe the same image, whatever its state.
 inline bool SameImage(const SpillRecord& one, const SpillRecord& other) {
   return one.file_bytes == other.file_bytes &&
          EncodeDescription(one.id, *one.meta) ==
@@ -124,7 +124,7 @@ class SpillTest : public ::testing::Test {
   std::string Path(SpillId id, const char* place = "images") const {
     return dir_ + "/" + place + "/" + std::to_string(id.number()) + ".img";
   }
-  // One bit of the byte at `at`.
+  // Flips one bit of the byte at `at`.
   static void Flip(const std::string& path, uint64_t at) {
     std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
     file.seekg(static_cast<std::streamoff>(at));

@@ -9,8 +9,8 @@
 
 namespace hoistd::testing {
 
-// A directory of the test's own on the disk (TEST_TMPDIR or /var/tmp, since
-// /tmp may be a tmpfs), removed with what is in it.
+// A directory for one test on the disk (TEST_TMPDIR or /var/tmp, since /tmp may
+// be a tmpfs), removed with its contents.
 class TempDir {
  public:
   TempDir() {
@@ -25,7 +25,7 @@ class TempDir {
   TempDir(const TempDir&) = delete;
   TempDir& operator=(const TempDir&) = delete;
 
-  // Empty: it could not be made.
+  // Empty: it could not be created.
   const std::string& path() const { return path_; }
   std::string operator/(const std::string& name) const {
     return path_ + "/" + name;

@@ -8,8 +8,8 @@
 
 namespace hoistd::testing {
 
-// Asks over and over, for a minute at most: what a loaded machine takes is not
-// a number of questions. False: it did not come to hold.
+// Polls for at most a minute: on a loaded machine, a number of polls is no
+// limit. False: `holds` did not become true.
 inline bool Until(const std::function<bool()>& holds) {
   const MonotonicClock clock;
   const absl::Time until = clock.Now() + absl::Minutes(1);
