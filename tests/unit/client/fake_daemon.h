@@ -1,6 +1,6 @@
-// A daemon of the session protocol that the test scripts: well-behaved by
-// default, as hostile as a test makes it. Its header names none of shared/'s
-// types: hoist.h has its own of those names.
+// A scripted daemon of the session protocol: well-behaved by default, as
+// hostile as the test needs. Its header names none of shared/'s types, since
+// hoist.h has its own of those names.
 #ifndef HOIST_TESTS_UNIT_CLIENT_FAKE_DAEMON_H_
 #define HOIST_TESTS_UNIT_CLIENT_FAKE_DAEMON_H_
 
@@ -20,7 +20,7 @@ namespace hoist_test {
 
 namespace pb = hoist::v1;
 
-// One connection, as the daemon has it.
+// One connection, from the daemon's side.
 class Peer {
  public:
   explicit Peer(int socket) : socket_(socket) {}  // Owned.
@@ -29,9 +29,9 @@ class Peer {
   ~Peer();
 
   void Send(const pb::DaemonMessage& message, std::span<const int> fds = {});
-  // Bytes as they are, without framing.
+  // Raw bytes, without framing.
   void SendRaw(const std::string& bytes);
-  // A frame around a body that may be anything.
+  // A well-formed frame around any body.
   void SendBody(const std::string& body, std::span<const int> fds = {});
   void HangUp();
   int socket() const { return socket_; }
@@ -42,10 +42,10 @@ class Peer {
   const int socket_;
 };
 
-// How plans are answered: which groups stay, and where the others take turns.
+// The answer to plans: resident groups, and the ring of the others.
 struct FakePlan {
   std::vector<uint32_t> residents = {};
-  // In the ring; the i-th streamed group lies in slot i % slots.
+  // Of the ring; the i-th streamed group lies in slot i % slots.
   uint32_t slots = 2;
 };
 
@@ -55,7 +55,7 @@ struct FakePlan {
 // Byte(g).
 class FakeDaemon {
  public:
-  // True: the script has dealt with the message.
+  // True: the script has handled the message.
   using Script = std::function<bool(Peer&, const pb::ClientMessage&,
                                     const std::vector<int>&)>;
 
@@ -73,19 +73,19 @@ class FakeDaemon {
   static pb::Model ModelMessage();
   static pb::Model DeepModelMessage();
   pb::DaemonMessage OpenReply(uint64_t request_id) const;
-  // A good answer to a stage of `group`, and what to attach to it.
+  // A valid answer to a stage of `group`, and its attachments.
   pb::DaemonMessage LeaseReply(uint64_t request_id, uint32_t group,
                                bool with_slab) const;
   int slab_fd() const { return slab_; }
 
-  // For plans from now on.
+  // For later plans.
   void PlanAs(FakePlan plan);
-  // A good answer to a plan; its lane, if it has one, is the next.
+  // A valid answer to a plan; if it has a lane, it is the next one.
   pb::DaemonMessage PlanReply(uint64_t request_id,
                               const pb::SetPlanRequest& request);
-  // What PlanReply's message needs attached: slab, lane, eventfd.
+  // Attachments of PlanReply's message: slab, lane, eventfd.
   std::vector<int> PlanFds();
-  // Of the n-th plan that streams. Lives as long as the daemon.
+  // The lane of the n-th plan that streams. Lives as long as the daemon.
   FakeLane& lane(size_t n = 0);
   size_t lanes();
   std::vector<pb::SetPlanRequest> plans();

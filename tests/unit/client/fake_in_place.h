@@ -1,5 +1,5 @@
-// A FakeDaemon with host memory that is read in place, whose script says what
-// becomes of stages apart.
+// A FakeDaemon with in-place memory, whose script controls stages of separate
+// slabs.
 #ifndef HOIST_TESTS_UNIT_CLIENT_FAKE_IN_PLACE_H_
 #define HOIST_TESTS_UNIT_CLIENT_FAKE_IN_PLACE_H_
 
@@ -40,37 +40,37 @@ class FakeInPlace {
     return static_cast<uint8_t>(3 * group + 1);
   }
 
-  // From now on. `why`: nothing is read in place, for sessions to come.
+  // For later sessions. `why`: there is no in-place memory.
   void SetNoInPlace(std::string why);
-  // Stages of one device beyond so many copies are refused.
+  // Refuses stages on a device beyond so many copies.
   void SetRoom(uint32_t device, size_t copies);
-  // Stages of that device are answered when LetCome says so, while it holds.
+  // While set, stages on that device are answered only by LetCome.
   void Hold(uint32_t device, bool holds);
-  // The oldest that is held, once there is one.
+  // Answers the oldest held stage, once there is one.
   void LetOneCome();
   void LetAllCome();
-  // Waits until so many stages of the device have come, held ones too.
+  // Waits until so many stages on the device have arrived, held ones included.
   void AwaitStages(uint32_t device, size_t count);
-  // A hoistd dies, and this one goes on: what is held it does not know of.
+  // A hoistd dies, and this one takes over: it does not know held requests.
   void Resume();
-  // What others told of the model's groups, from now on.
+  // The heat of the model's groups by other workers, from now on.
   void SetHeat(pb::Heat heat);
-  // From now on, none that tells of heat is answered.
+  // From now on, heat reports are not answered.
   void SetHeatSilent();
-  // Waits until so many have.
+  // Waits until so many heat reports have arrived.
   void AwaitHeats(size_t count);
-  // Once a slab of an odd size is sent instead of the right one.
+  // Sends a slab of an odd size once, instead of the right one.
   void SendAnOddSlab();
   void HangUp();
 
   size_t stages(uint32_t device);
-  // What the oldest stage of the device asked for.
+  // The n-th request to stage on the device.
   pb::StageRequest stage(uint32_t device, size_t n);
-  // Groups that are leased now, of one device, as often as they are.
+  // Groups leased on one device, once per lease.
   std::multiset<uint32_t> leased(uint32_t device);
-  // The most that was leased at a time.
+  // The maximum leased at a time.
   size_t most_leased(uint32_t device);
-  // Waits until these are leased, and no other.
+  // Waits until exactly these are leased.
   void AwaitLeased(uint32_t device, const std::multiset<uint32_t>& groups);
   size_t resumed() { return Locked(resumed_); }
 

@@ -1,5 +1,5 @@
-// hoistd's side of a lane, played by a test. Names none of shared/'s types; see
-// fake_daemon.h.
+// hoistd's side of a lane, controlled by a test. Names none of shared/'s types;
+// see fake_daemon.h.
 #ifndef HOIST_TESTS_UNIT_CLIENT_FAKE_LANE_H_
 #define HOIST_TESTS_UNIT_CLIENT_FAKE_LANE_H_
 
@@ -25,14 +25,14 @@ class FakeLane {
   int memory_fd() const { return memory_; }
   int wake_fd() const { return wake_; }
 
-  // The group is ready for the position.
+  // Marks the group ready for the position.
   void Ready(uint32_t group, uint64_t position);
-  // All are, for all positions that a test can come to.
+  // Marks all groups ready, for all positions that a test can reach.
   void ReadyForAll();
-  // Waits until the client's cursor is there.
+  // Waits until the client's cursor has that value.
   void AwaitCursor(uint32_t cursor) const;
   void Fault(uint32_t code, const std::string& text);
-  // Wake-ups so far; 0 after it was asked.
+  // Wake-ups since the last call.
   uint64_t TakeWakeUps() const;
 
  private:

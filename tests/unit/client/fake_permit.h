@@ -1,4 +1,4 @@
-// hoistd's side of permits, played by a test over the page's words.
+// hoistd's side of permits, controlled by a test over the page's words.
 #ifndef HOIST_TESTS_UNIT_CLIENT_FAKE_PERMIT_H_
 #define HOIST_TESTS_UNIT_CLIENT_FAKE_PERMIT_H_
 
@@ -14,7 +14,7 @@
 
 namespace hoist_test {
 
-// A page that hoistd would make, and its eventfd.
+// A page as hoistd makes it, and its eventfd.
 class FakePage {
  public:
   explicit FakePage(bool sealed = true);
@@ -27,9 +27,9 @@ class FakePage {
   }
   int memory_fd() const { return memory_; }
   int wake_fd() const { return wake_; }
-  // So many bytes in all, cut to 32 bits; wakes who waits.
+  // Grants bytes in total, cut to 32 bits; wakes waiters.
   void Grant(uint32_t bytes);
-  // False: not in a minute.
+  // False: not within a minute.
   bool AwaitAsked(uint32_t bytes) const;
   bool AwaitDone(uint32_t bytes) const;
   uint64_t TakeWakeUps() const;
@@ -40,17 +40,17 @@ class FakePage {
   std::byte* data_ = nullptr;
 };
 
-// A script for FakeDaemon that opens permits, each over a page of its own.
+// A script for FakeDaemon that opens permits, each with its own page.
 class PermitScript {
  public:
   FakeDaemon::Script script();
 
-  // The n-th, once it is opened; lives as long as this.
+  // The n-th page, once it is open; lives as long as this.
   FakePage& page(size_t n);
   std::vector<pb::OpenPermitRequest> opened();
   std::vector<uint64_t> closed();
 
-  // Before the first is opened.
+  // To be set before the first is opened.
   bool sealed = true;
   std::function<void(FakePage&)> spoil;  // Each page, before it is sent.
   bool refuse = false;                   // As a hoistd that knows no permits.

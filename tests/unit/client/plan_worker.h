@@ -24,7 +24,7 @@ struct PlanWorker {
   PlanWorker(const FakeDaemon& daemon, std::initializer_list<uint32_t> order)
       : PlanWorker(daemon, hoist::PlanOptions{.order = order}) {}
 
-  // Stages the group and is done with it.
+  // Stages the group and marks it done.
   hoist::Status Use(uint32_t group) {
     if (auto data = plan.Stage(group); !data.ok()) return data.status();
     return plan.Done(group);

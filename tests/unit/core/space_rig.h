@@ -1,4 +1,4 @@
-// Space, without those above it.
+// Space, without the layers above it.
 #ifndef HOIST_TESTS_UNIT_CORE_SPACE_RIG_H_
 #define HOIST_TESTS_UNIT_CORE_SPACE_RIG_H_
 
@@ -44,7 +44,7 @@ inline CopyRef DeviceOf(GroupKey key) {
   return {key, {OnDevice(kDevice), false}};
 }
 
-// Two pages of host, four of one device, in slabs of a page each.
+// Two host pages, and four of one device, in slabs of a page each.
 class SpaceRig : public ::testing::Test {
  protected:
   static NodeOptions Options() {
@@ -71,7 +71,7 @@ class SpaceRig : public ::testing::Test {
   }
   ~SpaceRig() override { space_.Check(std::vector<PromiseBook>(1)); }
 
-  // Groups of a page each; with `in_files` they can be read again.
+  // Groups of one page each; with `in_files` they can be read again.
   ModelEntry& AddModel(uint64_t id, uint32_t groups, bool in_files = true) {
     auto spec = std::make_shared<ModelSpec>();
     spec->published = !in_files;
@@ -95,7 +95,7 @@ class SpaceRig : public ::testing::Test {
     claim.urgent = claim.waited_for = urgent;
     return space_.Reserve(ref, copies_.At(ref), claim, kStart);
   }
-  // A device copy waits until its slab is there.
+  // A device copy waits for its slab.
   absl::Status Bring(const CopyRef& ref, absl::Time last_use = kStart) {
     absl::Status reserved = Reserve(ref);
     if (absl::IsUnavailable(reserved) && MakeSlabs()) reserved = Reserve(ref);

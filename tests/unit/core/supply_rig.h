@@ -1,4 +1,4 @@
-// Supply over a Space, without those above it.
+// Supply over a Space, without the layers above it.
 #ifndef HOIST_TESTS_UNIT_CORE_SUPPLY_RIG_H_
 #define HOIST_TESTS_UNIT_CORE_SUPPLY_RIG_H_
 
@@ -17,7 +17,7 @@ class SupplyRig : public SpaceRig {
  protected:
   using Progress = Supply::Progress;
 
-  // Published, with one group of a page.
+  // A published model with one group of a page.
   GroupKey Publish(uint64_t id) {
     ModelEntry& entry = AddModel(id, 1, /*in_files=*/false);
     auto spec = std::make_shared<ModelSpec>(*entry.model->spec);
@@ -29,7 +29,7 @@ class SupplyRig : public SpaceRig {
     entry.model = std::move(model);
     return Key(id, 0);
   }
-  // And it has come to the host.
+  // The same, received on the host.
   GroupKey Receive(uint64_t id) {
     const GroupKey key = Publish(id);
     const OwnerId owner = copies_.NewOwner();
@@ -50,7 +50,7 @@ class SupplyRig : public SpaceRig {
   Progress Advance(Need& need) {
     return supply_.Advance(need, kStart, effects_);
   }
-  // The transfers that were started last; all that are of this way end so.
+  // Ends all transfers of this way among those started last.
   template <typename Way>
   size_t End(const absl::Status& status = absl::OkStatus()) {
     size_t ended = 0;

@@ -1,4 +1,4 @@
-// The levers of tests/conformance/device/fake_cuda.cc.
+// The controls of tests/conformance/device/fake_cuda.cc.
 #ifndef HOIST_TESTS_UNIT_DEVICE_FAKE_CUDA_CONTROL_H_
 #define HOIST_TESTS_UNIT_DEVICE_FAKE_CUDA_CONTROL_H_
 
@@ -14,7 +14,7 @@ struct FakeCuda {
   void (*set_host_memory)(bool can);     // Whether it can be shared.
 };
 
-// nullopt: the libcuda.so.1 that is found is a real one.
+// nullopt: the libcuda.so.1 found is a real one.
 std::optional<FakeCuda> FindFakeCuda();
 
 }  // namespace hoistd::testing

@@ -11,10 +11,10 @@
 
 namespace hoistd::testing {
 
-// I/O helpers of one test, with a deadline that no test reaches.
+// I/O helpers for one test, with a deadline that no test reaches.
 class IoHelperFixture : public ::testing::Test {
  protected:
-  // Here, since it forks: no test has begun a thread.
+  // Forks here, before any test has started a thread.
   static void SetUpTestSuite() {
     auto spawner = HelperSpawner::Start();
     ASSERT_THAT(spawner, IsOk());
@@ -29,7 +29,7 @@ class IoHelperFixture : public ::testing::Test {
     io_helpers_ = *std::move(io_helpers);
   }
 
-  // Does `task` as `owner`, and returns when it is done.
+  // Runs `task` as `owner`, and returns when it is done.
   void Do(absl::AnyInvocable<void(absl::StatusOr<IoHelper*>)> task,
           User owner = User(1), HelperCallKind kind = HelperCallKind::kOpen) {
     absl::Notification done;

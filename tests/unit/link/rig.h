@@ -1,5 +1,5 @@
-// What the link's tests stand on: an emulated device, images in host memory,
-// and customers that copy as fast as they are let.
+// The fixture of the link's tests: an emulated device, images in host memory,
+// and customers that copy at full speed.
 #ifndef HOIST_TESTS_UNIT_LINK_RIG_H_
 #define HOIST_TESTS_UNIT_LINK_RIG_H_
 
@@ -24,7 +24,7 @@ namespace hoistd::testing {
 inline constexpr uint64_t kMiB = uint64_t{1} << 20;
 inline constexpr uint64_t kSmall = Link::kSmallPieceBytes;
 
-// Time that passes when a test says so.
+// Time that advances at the test's command.
 class StepClock final : public Clock {
  public:
   absl::Time Now() const override {
@@ -39,8 +39,9 @@ class StepClock final : public Clock {
   std::atomic<int64_t> nanoseconds_ = 0;
 };
 
-// A plan as the link sees it: `pieces` pieces of `bytes`, each as soon as less
-// than `at_once` of them are under way. One takes `takes` of the clock's time.
+// A plan from the link's view: `pieces` pieces of `bytes`, each available once
+// fewer than `at_once` of them are in flight. One takes `takes` of the clock's
+// time.
 class Repeater final : public LinkCustomer {
  public:
   struct Options {
@@ -80,26 +81,27 @@ class LinkRig {
   explicit LinkRig(const LinkOptions& options = {});
   ~LinkRig();
 
-  // From now on nothing is queued until Go(), so that all is there that a test
-  // compares. What is under way ends.
+  // Queues nothing more until Go(), so that all parties to be compared are
+  // there. Pieces in flight end.
   void Wait();
   void Go() { go_->Notify(); }
-  // Until all that was posted, and a look after it, have had their turn.
+  // Waits until all posts, and a look after them, have run.
   void Settle();
 
   // A plan whose ring is [offset, offset + bytes); gone when the rig is.
   Repeater& AddPlan(PlanId plan, uint64_t offset, uint64_t bytes,
                     Repeater::Options options, const ShareOptions& share = {});
-  // An image of [offset, offset + bytes) of the host, to the same place.
+  // Copies [offset, offset + bytes) of the host to the same place on the
+  // device.
   TransferId Copy(uint64_t offset, uint64_t bytes, bool urgent);
-  // What its `done` said; nullopt: nothing yet.
+  // The status given to its `done`; nullopt: none yet.
   std::optional<absl::Status> end(TransferId id) const;
-  // Until it is told.
+  // Waits for its status.
   absl::Status WaitFor(TransferId id) const;
-  // Whether the device has the image.
+  // True: the device has the image.
   bool Right(uint64_t offset, uint64_t bytes) const;
 
-  // Bytes of [offset, offset + bytes) in the first `copies` that were queued.
+  // Bytes within [offset, offset + bytes) in the first `copies` queued copies.
   uint64_t BytesTo(uint64_t offset, uint64_t bytes, size_t copies) const;
 
   Link& link() { return *link_; }

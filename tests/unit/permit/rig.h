@@ -1,4 +1,5 @@
-// A link, its permits, and plans beside them; time passes when a test says so.
+// A link, its permits, and plans beside them; time advances at the test's
+// command.
 #ifndef HOIST_TESTS_UNIT_PERMIT_RIG_H_
 #define HOIST_TESTS_UNIT_PERMIT_RIG_H_
 
@@ -26,7 +27,7 @@ class PermitRig {
   PermitClient Open(PermitId id, const ShareOptions& share = {}) {
     return PermitClient(TryOpen(id, share).value());
   }
-  // As Close, but that it is gone when this returns.
+  // Like Close, but waits for the permit's end.
   void CloseAndWait(PermitId id);
   PermitStats Stats(PermitId id) const;
 
@@ -39,7 +40,7 @@ class PermitRig {
   std::unique_ptr<PermitDesk> desk_;
 };
 
-// Copies all that it is granted, at once.
+// Copies all granted bytes at once.
 class EagerWorker {
  public:
   explicit EagerWorker(PermitClient client);

@@ -1,4 +1,4 @@
-// A server over the scripted engine, and a client of it.
+// A server over the scripted engine, and its client.
 #ifndef HOIST_TESTS_UNIT_RPC_RPC_FIXTURE_H_
 #define HOIST_TESTS_UNIT_RPC_RPC_FIXTURE_H_
 
@@ -23,7 +23,7 @@ namespace hoistd::testing {
 
 namespace v1 = hoist::v1;
 
-// A folder that goes with the object.
+// A directory that is removed with the object.
 class TempDir {
  public:
   TempDir() {
@@ -82,7 +82,7 @@ class RpcTest : public ::testing::Test {
       : engine_(FactsWith(kind)) {}
 
   void SetUp() override { Serve(RpcOptions()); }
-  // The server goes first: it borrows the engine.
+  // The server ends first: it borrows the engine.
   void TearDown() override { server_.reset(); }
 
   void Serve(RpcOptions options) {
@@ -95,7 +95,7 @@ class RpcTest : public ::testing::Test {
     worker_ = v1::Worker::NewStub(channel_);
   }
 
-  // A connection of its own.
+  // A separate connection.
   std::shared_ptr<grpc::Channel> NewChannel() const {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);

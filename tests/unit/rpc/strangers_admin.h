@@ -15,7 +15,7 @@
 
 namespace hoistd::testing {
 
-// Admin, as it is served to uid 1234 and pid 77, who is no admin.
+// The admin service as served to uid 1234, pid 77, who is not an admin.
 class StrangersAdmin {
  public:
   explicit StrangersAdmin(std::string admin_group = "") {

@@ -1,5 +1,5 @@
-// What the streamer's tests stand on: an emulated device, a host pool with an
-// image for each group, and clients that check every byte that they stage.
+// The fixture of the streamer's tests: an emulated device, a host pool with an
+// image for each group, and clients that check every staged byte.
 #ifndef HOIST_TESTS_UNIT_STREAM_RIG_H_
 #define HOIST_TESTS_UNIT_STREAM_RIG_H_
 
@@ -24,7 +24,7 @@ namespace hoistd::testing {
 inline constexpr uint64_t kKiB = 1024;
 inline constexpr uint64_t kMiB = 1024 * kKiB;
 
-// Time that passes when a test says so.
+// Time that advances at the test's command.
 class HandClock final : public Clock {
  public:
   absl::Time Now() const override {
@@ -44,7 +44,7 @@ struct RigOptions {
   TraceRecorder* trace = nullptr;
 };
 
-// A plan's lane as a test sees it.
+// A plan's lane from a test's view.
 struct TestLane {
   PlanId plan;
   LaneSpec spec;
@@ -57,31 +57,31 @@ class StreamRig {
   explicit StreamRig(const RigOptions& options = {});
   ~StreamRig();
 
-  // `sizes` of groups, in a ring of `slots` equal places in turns; on
-  // the host their images lie `apart` bytes apart.
+  // Groups of these `sizes`, in a ring of `slots` equal places in turns; on the
+  // host their images are `apart` bytes apart.
   TestLane Make(const std::vector<uint64_t>& sizes, size_t slots,
                 std::vector<uint32_t> order = {}, uint64_t apart = 0);
-  // Opens its lane; then all groups are on the host, if `ready`.
+  // Opens the lane; then all groups are ready on the host, if `ready`.
   void Open(TestLane& lane, bool ready = true);
   absl::Status TryOpen(TestLane& lane);
   void HostReady(const TestLane& lane, LaneGroup group, bool once = false);
   void Close(PlanId plan);
-  // The streamer ends, and another goes on with these lanes. What no word of a
-  // lane says to be in use is garbage by then, as half a copy would be.
+  // The streamer ends, and another resumes these lanes. Memory that no word of
+  // a lane marks as used becomes garbage, as after half a copy.
   void Succeed(const std::vector<TestLane*>& lanes);
-  // The same of one that perhaps cannot be gone on with.
+  // The same for a lane that perhaps cannot be resumed.
   absl::Status TrySucceed(TestLane& lane);
-  // All lanes have been closed: their memory does for others.
+  // All lanes are closed: reuse their memory.
   void Reuse() { device_used_ = host_used_ = 0; }
 
-  // Whether the group's slot holds its image.
+  // True: the group's slot holds its image.
   bool Right(const TestLane& lane, LaneGroup group) const;
-  // Stages, checks the bytes, done.
+  // Stages, checks the bytes, and marks them done.
   absl::Status Step(TestLane& lane, uint64_t position);
   absl::Status StepPlace(TestLane& lane, uint32_t place);
   LaneStats Stats(PlanId plan) const;
 
-  // What the streamer said.
+  // The streamer's reports.
   int faults(PlanId plan) const;
   std::optional<absl::Status> fault(PlanId plan) const;
   std::vector<LaneGroup> wanted(PlanId plan) const;
