@@ -57,7 +57,7 @@ bool PassBoundary::Hold(std::chrono::milliseconds limit,
     if (!forbids) words_->pass.store(0);
     const bool empty = words_->at.load() == 0;
     if (forbids && !empty) return true;
-    // A stream there at the first look may already have passed.
+    // A stream there at the first look may have been let through before.
     forbids = empty;
     if (!empty) Release();
     std::this_thread::sleep_for(nap);

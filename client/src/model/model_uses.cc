@@ -34,8 +34,8 @@ ModelUses::Use& ModelUses::At(const ModelTable& table) {
   return use;
 }
 
-// Allocates before it counts for good: a count without its Held would never
-// fall.
+// Rolls the count back if an allocation fails: a count without its Held would
+// never fall.
 ModelPtr ModelUses::HoldLocked(ModelPtr table) {
   Use& use = At(*table);
   ++use.holders;

@@ -9,9 +9,10 @@
 
 namespace hoistd::sim {
 
-// Points are where others can see hoistd's progress: before and after it writes
-// to its book, has a descriptor kept, stores a word of a lane, makes or
-// destroys a slab, queues a copy or a read; and before it answers.
+// Points are where others can see hoistd's progress. They are before and after
+// it writes to its book, has a descriptor kept, stores a word of a lane, makes
+// or destroys a slab, or queues a copy or a read. One more is before it
+// answers.
 //
 // Threads:  one.
 class Reaper {
