@@ -104,8 +104,10 @@ WRITERS: dict[str, Callable[[pathlib.Path, pathlib.Path], None]] = {
 @contextlib.contextmanager
 def with_kernels() -> Iterator[None]:
     """Where FP8 by blocks has no kernel, plain torch computes in its place:
-    transformers would unpack the weights there."""
-    if torch.cuda.is_available():
+    a CPU, for which transformers would unpack the weights, and a GPU without
+    the package `kernels`."""
+    import transformers.utils.import_utils as packages
+    if torch.cuda.is_available() and packages.is_kernels_available():
         yield
         return
     core = pytest.importorskip("transformers.integrations.finegrained_fp8")
