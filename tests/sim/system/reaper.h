@@ -9,10 +9,9 @@
 
 namespace hoistd::sim {
 
-// Points are where others can see hoistd's progress. They are before and after
-// it writes to its book, has a descriptor kept, stores a word of a lane, makes
-// or destroys a slab, or queues a copy or a read. One more is before it
-// answers.
+// Points are where others can see hoistd's progress: before and after a write
+// to its book, a descriptor handed to the keeper, a store to a lane, a slab
+// made or destroyed, a copy or a read queued. One more is before an answer.
 //
 // Threads:  one.
 class Reaper {
