@@ -1,67 +1,57 @@
 #!/usr/bin/env python3
 """Records passes of a plan for plot.py, by `hoistctl trace record`.
 
-one_pass.py BIN OUT.json    BIN: a folder with hoistd and hoistctl
+one_pass.py BUILD OUT.json    BUILD: a build folder, such as build/dev
 
-The budget is half of the model. On a GPU: 24 blocks of 256 MiB, whose kernels
-take about as long as the copies of the streamed half. Without one: 12 blocks of
-8 MiB on an emulated device with a link of 2 GB/s.
+The device is emulated, its link has 2 GB/s, and the budget is half of the model.
+The worker multiplies by each group, so that copies overlap with computation.
 """
 
 from __future__ import annotations
 
+import os
 import pathlib
 import subprocess
 import sys
-from typing import Any
-
-import torch
-from torch import nn
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests/support"), str(ROOT / "client/python")]
-import hoist  # noqa: E402
 from real_daemon import MIB, RealDaemon  # noqa: E402
 
-CUDA = torch.cuda.is_available()
-BLOCKS, WIDTH, ROWS = (24, 4096, 4096) if CUDA else (12, 512, 16)
-OF_DEVICE: dict[str, Any] = (
-    {"device": "cuda", "dtype": torch.bfloat16} if CUDA else {})
-LINK = "" if CUDA else '[device.emulated]\nlink = "2GB/s"'
+GROUPS, WIDTH = 12, 2048
 
 
-def made() -> nn.Module:
-    return nn.Sequential(*(
-        nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH, bias=False),
-                      nn.Linear(4 * WIDTH, WIDTH, bias=False))
-        for _ in range(BLOCKS))).to(**OF_DEVICE).eval()
-
-
-@torch.no_grad()
 def main() -> None:
-    binaries, out = map(pathlib.Path, sys.argv[1:])
-    model = made()
-    nbytes = sum(one.nbytes for one in model.parameters())
-    daemon = RealDaemon(binaries / "hoistd", backend="cuda" if CUDA else "emulated",
-                        pool=nbytes, slab=32 * MIB, host=2 * nbytes, extra=LINK)
+    build, out = sys.argv[1:]
+    os.environ.update(HOIST_BUILD_DIR=build, OPENBLAS_NUM_THREADS="1")
+    import hoist
+    import numpy as np
+    daemon = RealDaemon(
+        pathlib.Path(build) / "daemon/hoistd", pool=256 * MIB, slab=8 * MIB,
+        host=512 * MIB, extra='[device.emulated]\nlink = "2GB/s"')
     try:
-        with hoist.connect(daemon.socket, connect_deadline=60) as session:
-            hoist.attach(model, budget=0.5, session=session)
-            x = torch.randn(ROWS, WIDTH, **OF_DEVICE)
+        with hoist.connect(daemon.socket, connect_deadline=30) as session:
+            for i in range(GROUPS):
+                weight = np.random.rand(WIDTH, WIDTH).astype("f4")
+                model = session.publish("model", f"layers.{i:02}",
+                                        {"weight": weight})
+            plan = session.set_plan(model, budget=model.image_bytes // 2,
+                                    order=model.groups)
+            x = np.ones(WIDTH, "f4")
+
+            def run() -> None:
+                for group in model:
+                    with plan.use(group) as tensors:
+                        np.dot(x, tensors["weight"].numpy())
+                plan.end_pass()
             for _ in range(5):
-                model(x)
+                run()
             recorder = subprocess.Popen(
-                [binaries / "hoistctl", "--socket", daemon.grpc_socket,
-                 "trace", "record", "--for", "600ms", "--out", out])
-            before = None
+                [build + "/client/ctl/hoistctl", "--socket", daemon.grpc_socket,
+                 "trace", "record", "--for", "300ms", "--out", out])
             while recorder.poll() is None:
-                model(x)
-                if CUDA:  # At most two passes are launched and not over.
-                    if before is not None:
-                        before.synchronize()
-                    before = torch.cuda.Event()
-                    before.record()
-            hoist.detach(model)
+                run()
+            plan.close()
     finally:
         daemon.stop()
 
