@@ -198,6 +198,12 @@ def test_autocast_keeps_no_cast(device, half, name, mode, frozen):
     kind = KINDS[name]
     model = made(kind).requires_grad_(not frozen)
     plain = made(kind).to(device).requires_grad_(not frozen)
+    if name == "lstm":
+        try:
+            with half():
+                kind.call(plain, device)
+        except RuntimeError as error:  # oneDNN's, on a CPU without AVX-512.
+            pytest.skip(f"torch has no such LSTM here: {error}")
     if frozen:
         nudge(model, device), nudge(plain, device)
 
