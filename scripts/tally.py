@@ -17,9 +17,10 @@ tally.py --flaky-from LOG RESULT.xml
                                  it is written into the result.
 tally.py --limits OUT.xml RESULT.xml...
                                  writes a result of one case, which fails if the
-                                 tests of a Python file took over 45 s of CPU,
-                                 or a program over 30 (gtest's result of it)
-                                 that is no simulation.
+                                 tests of a Python file took over 45 s of CPU
+                                 and a 16th of all files' CPU, or a program over
+                                 30 s (gtest's result of it) that is no
+                                 simulation.
 
 A program of ctest's whose own result is among the RESULTs too, in a folder
 gtest/ under the name of ctest's entry, counts by its cases; by itself only if
@@ -46,8 +47,9 @@ CTEST_LINE = re.compile(r"\s*(?:\d+/\d+\s+)?Test\s+#\d+: (.+?) \.{3,}(.*)")
 # A file of Python tests in the name of a class, or of a module.
 FILE = re.compile(r"(?:.*?\btest_\w+)?")
 # 30 and 20 are the aim. The same work takes up to half as much CPU time again
-# on cores whose caches, or whose other thread, something else uses.
-FILE_LIMIT, PROGRAM_LIMIT = 45, 30
+# on cores whose caches, or whose other thread, something else uses. A slower
+# machine takes longer for all files: their sum scales the limit.
+FILE_LIMIT, FILE_PART, PROGRAM_LIMIT = 45, 1 / 16, 30
 LONG_KIND = "sim."  # The label of programs that run for long.
 
 
@@ -170,7 +172,7 @@ def write_step(name, code, log, path):
 def write_limits(out, paths):
     """Holds CPU seconds to the limits; the time on the clock is that of whatever
     else a machine does."""
-    used, limits = collections.Counter(), {}
+    used, files, limits = collections.Counter(), collections.Counter(), {}
     for path in paths:
         whole = ET.parse(path).getroot().get("cpu_seconds")
         name = os.path.basename(path)
@@ -178,13 +180,14 @@ def write_limits(out, paths):
             used[name], limits[name] = float(whole), PROGRAM_LIMIT
         for case in cases_of(path):
             if took := properties(case).get("cpu_seconds"):
-                name = FILE.match(case.get("classname", ""))[0]
-                used[name] += float(took)
-                limits[name] = FILE_LIMIT
+                files[FILE.match(case.get("classname", ""))[0]] += float(took)
+    used.update(files)
+    limits.update(dict.fromkeys(
+        files, max(FILE_LIMIT, FILE_PART * sum(files.values()))))
     suite = ET.Element("testsuite", name="limits")
     case = ET.SubElement(suite, "testcase", name="CPU time of each file")
-    over = [f"{name}: {took:.0f} s of CPU, of which {limits[name]} are the most; "
-            "it wants to be faster, or a label for its longest tests"
+    over = [f"{name}: {took:.0f} s of CPU, of which {limits[name]:.0f} are the "
+            "most; it wants to be faster, or a label for its longest tests"
             for name, took in used.most_common() if took > limits[name]]
     if over:
         ET.SubElement(case, "failure", message=over[0]).text = "\n".join(over)

@@ -206,19 +206,22 @@ class TallyTest(unittest.TestCase):
 
     def test_what_takes_too_much_cpu_is_a_failure(self):
         """A Python file in all of its tests, and a program of gtest's; a test
-        that waits takes none."""
+        that waits takes none. A slow machine is slow for all files."""
         def suite(*took):
             return "<testsuite>%s</testsuite>" % "".join(
                 f'<testcase classname="{name}" name="{number}" time="99">'
                 f'<properties><property name="cpu_seconds" value="{seconds}"/>'
                 "</properties></testcase>"
                 for number, (name, seconds) in enumerate(took))
+        slow = [(f"a.test_{number}", 70) for number in range(16)]
         several = suite(("a.test_a", 30), ("a.test_b", 15.5), ("a.test_a.In", 14))
         for text, want in (
                 (several, "1 passed, 0 failed"), (GOOD, "1 passed, 0 failed"),
                 (suite(("a.test_a", 30), ("a.test_a.In", 15.5)), "0 passed, 1"),
                 ('<testsuites cpu_seconds="29.5"/>', "1 passed, 0 failed"),
                 ('<testsuites cpu_seconds="30.5"/>', "0 passed, 1"),
+                (suite(*slow), "1 passed, 0 failed"),
+                (suite(*slow, ("a.test_a", 80)), "0 passed, 1"),
                 (suite(("a.test_a", 46), ("a.test_b", 64)), "0 passed, 1")):
             with tempfile.TemporaryDirectory() as folder:
                 path, out = (pathlib.Path(folder) / name for name in "xo")
