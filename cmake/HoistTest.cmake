@@ -9,8 +9,12 @@
 # depend on real time (component, fault) have an entry for each case, so that a
 # retry repeats one case.
 #
+# HOIST_TEST_PROGRAMS=OFF: simulations are built and run, other programs neither.
+# CI's `dev` is built so, since its `asan` runs them all.
+#
 # ThreadSanitizer: a program that links gRPC is left out, since Debian's gRPC is
 # not instrumented.
+option(HOIST_TEST_PROGRAMS "Build GoogleTest programs that are no simulations" ON)
 find_package(GTest REQUIRED)
 include(GoogleTest)
 
@@ -78,6 +82,10 @@ endfunction()
 #                   [ENVIRONMENT <variable=value>...])
 function(hoist_run_program)
   cmake_parse_arguments(R "" "NAME;PROGRAM;KIND;TIMEOUT;FILTER" "ENVIRONMENT" ${ARGN})
+  get_target_property(unbuilt ${R_PROGRAM} EXCLUDE_FROM_ALL)
+  if(unbuilt)
+    return()
+  endif()
   set(entry ${R_KIND}.${R_NAME})
   if(NOT R_FILTER)
     set(R_FILTER *)
@@ -104,11 +112,18 @@ function(hoist_test)
   if(T_LONG)
     set(rules hoist_rules)
   endif()
-  add_executable(${T_NAME} ${T_SOURCES} $<TARGET_OBJECTS:hoist_cpu_seconds>)
+  set(unbuilt)
+  if(NOT HOIST_TEST_PROGRAMS AND NOT T_KIND STREQUAL sim)
+    set(unbuilt EXCLUDE_FROM_ALL)
+  endif()
+  add_executable(${T_NAME} ${unbuilt} ${T_SOURCES} $<TARGET_OBJECTS:hoist_cpu_seconds>)
   hoist_test_helper(${T_NAME})
   target_link_libraries(${T_NAME} PRIVATE ${rules} hoist_test_support ${T_LIBS}
     GTest::gmock GTest::gtest_main)
   target_include_directories(${T_NAME} PRIVATE ${PROJECT_SOURCE_DIR})
+  if(unbuilt)
+    return()
+  endif()
   if(T_KIND MATCHES "component|fault")
     if(NOT T_TIMEOUT)
       set(T_TIMEOUT 120)

@@ -18,7 +18,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 . scripts/progress.lib.sh
 . scripts/test.lib.sh
-slow=soak
+slow=soak without_programs=''
 
 part_ci() {
   leg dev

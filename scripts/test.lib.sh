@@ -10,6 +10,7 @@
 #   step NAME COMMAND...  anything else, booked as one test
 #
 # `slow`: a regular expression of the labels that are left out.
+# `without_programs`: the preset, if any, whose GoogleTest programs another runs.
 
 slow_labels='stress|bench|soak|nightly'
 # Kinds of C++ test programs; every sanitizer runs all of them.
@@ -52,7 +53,8 @@ step() {  # NAME COMMAND...: runs it, and books it as one test.
 }
 
 build() {  # PRESET
-  progress "configure $1" "$logs/configure-$1.log" cmake --preset "$1" &&
+  progress "configure $1" "$logs/configure-$1.log" cmake --preset "$1" \
+    "-DHOIST_TEST_PROGRAMS=$([[ $1 == "$without_programs" ]] && echo OFF || echo ON)" &&
     progress "build $1" "$logs/build-$1.log" \
       cmake --build --preset "$1" -j "$jobs" -- -k 0
 }

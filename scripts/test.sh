@@ -9,8 +9,9 @@
 #                  component, sim, fuzz, tidy, install, stress, bench, nightly,
 #                  python
 #   --all          the slow labels stress, bench and nightly too; not soak
-#   --ci           what CI runs: dev, asan (clang: address, undefined, thread
-#                  safety), tsan, and some seconds of each fuzz target
+#   --ci           what CI runs: dev without the GoogleTest programs that asan
+#                  runs, asan (clang: address, undefined, thread safety), tsan,
+#                  and some seconds of each fuzz target
 #   --no-torch     do not install torch; without it its tests are skipped
 #
 # A test of real processes (labels component, fault, install, systemd, container;
@@ -24,13 +25,13 @@ cd "$(dirname "$0")/.." || exit 1
 . scripts/progress.lib.sh
 . scripts/test.lib.sh
 
-preset=dev label='' slow=$slow_labels ci=0 torch=--with-torch
+preset=dev label='' slow=$slow_labels ci=0 torch=--with-torch without_programs=''
 while [[ $# -gt 0 ]]; do
   case $1 in
     --preset) preset=${2:?--preset needs a name}; shift ;;
     --label) label=${2:?--label needs a regular expression}; shift ;;
     --all) slow='soak' ;;
-    --ci) ci=1 ;;
+    --ci) ci=1 without_programs=dev ;;
     --no-torch) torch='' ;;
     -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;;
     *) echo "unknown option $1; see scripts/test.sh --help" >&2; exit 2 ;;

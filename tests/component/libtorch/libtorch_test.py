@@ -63,8 +63,6 @@ class LibTorch(unittest.TestCase):
             cls.command("cmake", "--install", ARGS.build, "--component",
                         component, "--prefix", installed)
         cls.bin = ARGS.work / "build"
-        cached = ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] * bool(
-            shutil.which("ccache"))
         cls.command("cmake", "-S", ROOT / "client/examples/libtorch", "-B",
                     cls.bin, "-G", "Ninja", f"-DCMAKE_CXX_COMPILER={ARGS.cxx}",
                     "-DCMAKE_BUILD_TYPE=Release",
@@ -75,7 +73,7 @@ class LibTorch(unittest.TestCase):
                              for name in ("again.cc", "check.cc", "compiled.cc",
                                           "death.cc", "in_place.cc",
                                           "kept.cc", "undone.cc",
-                                          "views.cc")), *cached)
+                                          "views.cc")))
         # As many as ctest counts it for; each takes some GB of memory.
         cls.command("cmake", "--build", cls.bin, "--parallel", 2)
 

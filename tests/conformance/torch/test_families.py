@@ -15,7 +15,6 @@ from compiling import CountingBackend, fresh_compiler  # noqa: E402
 from equal import (assert_close_outputs,  # noqa: E402
                    assert_equal_outputs)
 from families import FAMILIES  # noqa: E402
-from sampled import sampled  # noqa: E402
 
 
 def mixed(name: str, module: torch.nn.Module) -> str | None:
@@ -60,7 +59,8 @@ def test_staged_equals_resident_in_every_way(hoistd, device, family, groups):
         assert_equal_outputs(found.run(module, device), expected, "after")
 
 
-@pytest.mark.parametrize("family", sampled(FAMILIES, "llama"))
+@pytest.mark.nightly
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_compiled_family_equals_the_compiled_resident(hoistd, device,
                                                         family):
     found = FAMILIES[family]

@@ -83,7 +83,8 @@ BLOCKS = blocks_of(GUIDE)
 # Of several processes, a library's import, or many convolutions on a CPU.
 LONG = ("Run N replicas of one model 1", "Serve a quantized model 1",
         "Serve LoRA adapters 1", "Run a diffusion pipeline in one budget 1",
-        "Load a diffusion pipeline from files 1")
+        "Load a diffusion pipeline from files 1",
+        "Offload activations in training 1")
 NAMES = next((one for one in BLOCKS if one.heading == "Recipes"), None)
 RECIPES = [heading for heading in re.findall(
     r"^### (.+)$", GUIDE.read_text().partition("\n## Recipes\n")[2]

@@ -104,6 +104,7 @@ def test_two_loads_of_minilm_are_one_model_in_hoistd(hoistd, device,
         assert_equal_outputs(embed(model, device), expected)
 
 
+@pytest.mark.nightly
 def test_compiled_minilm_equals_the_compiled_resident(hoistd, device):
     with fresh_compiler():
         compiled = torch.compile(resident(device), backend="aot_eager")

@@ -270,6 +270,7 @@ def test_adapters_go_on_top(hoistd, device, folder):
     hoist.detach(loaded)  # peft keeps the module of some kinds.
 
 
+@pytest.mark.nightly
 @sampled_formats("torchao int8")
 def test_it_is_compiled_as_the_librarys_own(hoistd, device, folder):
     with fresh_compiler():
