@@ -30,7 +30,7 @@ bool Space::HasWayBack() const {
 absl::Status Space::NoWayBack() const {
   return absl::ResourceExhaustedError(
       absl::StrCat(HumanBytes(copies_.largest_spilled()),
-                   " of it is kept for reading back what the disk alone has"));
+                   " of it is reserved for groups that only the disk holds"));
 }
 
 absl::StatusOr<uint64_t> Space::PlaceUnsaved(OwnerId owner, uint64_t bytes,

@@ -293,7 +293,7 @@ absl::StatusOr<CudaDevice::Memory> CudaDevice::ImportVmm(const SlabSpec& spec,
                 &allocation,
                 reinterpret_cast<void*>(static_cast<intptr_t>(memory.fd.get())),
                 hoist::cuda::kHandlePosixFd),
-            "import a slab that was kept"));
+            "import a slab that the keeper kept"));
   HOIST_RETURN_IF_ERROR(MapVmm(spec, allocation));
   return memory;
 }

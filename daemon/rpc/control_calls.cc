@@ -31,7 +31,7 @@ Reactor* AskControl(const std::shared_ptr<CallEnv>& env,
   env->queue.Post([env, call, act = *std::move(act), ask = std::move(ask)] {
     Response out;
     absl::StatusOr<std::string> done =
-        absl::UnimplementedError("this hoistd cannot be told so");
+        absl::UnimplementedError("this hoistd does not implement the call");
     if (env->control != nullptr) done = ask(*env->control, &out);
     act.Ended(done.status(), done.value_or(""));
     if (!done.ok()) return call->Fail(done.status());
@@ -48,7 +48,8 @@ Reactor* FinishControl(const std::shared_ptr<CallEnv>& env,
   auto call = UnaryCall<Response>::Start(response);
   absl::Status allowed = env->AdminOf(context).status();
   if (allowed.ok() && !knows) {
-    allowed = absl::UnimplementedError("this hoistd does not tell");
+    allowed =
+        absl::UnimplementedError("this hoistd does not implement the call");
   }
   if (!allowed.ok()) {
     call->Fail(allowed);

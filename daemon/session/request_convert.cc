@@ -154,7 +154,8 @@ absl::StatusOr<PublishArgs> PublishFromProto(
   args.of_session = request.of_session();
   if (args.of_session && args.readers == Readers::kEveryone) {
     return absl::InvalidArgumentError(
-        "what ends with its session is for its user alone; leave readers out");
+        "an image that ends with its session is for its own user; leave "
+        "readers out");
   }
   if (!request.content().empty()) {
     HOIST_ASSIGN_OR_RETURN(args.expected, ContentFromProto(request.content()));
@@ -292,8 +293,9 @@ absl::StatusOr<HeatArgs> HeatFromProto(const hoist::v1::HeatRequest& request) {
   for (int i = 0; i < heat.groups_size(); ++i) {
     const float of = heat.heat(i);
     if (!std::isfinite(of) || of < 0) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "the heat of group ", heat.groups(i), " is no number of bytes"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("the heat of group ", heat.groups(i), " is ", of,
+                       "; it must be a finite number of bytes, 0 or more"));
     }
     args.heat.push_back({GroupIndex(heat.groups(i)), of});
   }

@@ -99,9 +99,9 @@ absl::Status ModelRoll::Read(std::vector<std::string>& notes) {
     }
     const absl::Status read = ReadOne(name);
     if (read.ok()) continue;
-    notes.push_back(absl::StrCat(
-        "models/", name, " ", read.message(),
-        ": of one model it is not known whether groups are missing"));
+    notes.push_back(
+        absl::StrCat("models/", name, " ", read.message(),
+                     ": hoistd cannot tell whether one model lacks groups"));
     // Deletes a damaged file, whose contents are lost. An unreadable one stays,
     // since a later start may read it.
     if (absl::IsDataLoss(read)) Unlink(dir_.get(), name).IgnoreError();

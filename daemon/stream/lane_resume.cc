@@ -73,7 +73,7 @@ void Lane::Resume() {
 void Lane::ResumeGroup(LaneGroup group) {
   lane::GroupWords& words = memory_->group(group);
   const uint32_t ready = words.ready.load(std::memory_order_acquire);
-  // Of positions staged in order earlier, or now decided by flags.
+  // Positions from captured_from_ on are decided by flags, not by words.
   if (!stats_.captured || !lane::Reached(ready, lane::WordOf(captured_from_))) {
     schedule_.ResumeWords(group, ready,
                           words.done.load(std::memory_order_acquire));

@@ -18,8 +18,8 @@
 
 namespace hoist {
 
-// hoist_c.h has the promises of hoist_copy_permit_* calls. In the child of a
-// fork only forked() may be called.
+// hoist/c/copy_permit.h has the promises of hoist_copy_permit_* calls. In the
+// child of a fork only forked() may be called.
 //
 // Threads:  thread-safe; `mu_` is not held while a call waits on the CPU.
 // Owns:     its pages.

@@ -25,8 +25,8 @@
 
 namespace hoist {
 
-// hoist_c.h has the promises of hoist_plan_* calls. In the child of a fork only
-// forked() may be called.
+// hoist/c/plan.h has the promises of hoist_plan_* calls. In the child of a fork
+// only forked() may be called.
 //
 // Threads:  thread-safe; `mu_` is not held while a call waits on the CPU for
 //           bytes, but during a remake of the plan.

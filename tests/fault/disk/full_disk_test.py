@@ -94,7 +94,7 @@ class FullDisk(unittest.TestCase):
     def test_what_was_taken_is_reached_and_the_disk_is_said_to_be_full(self):
         taken, why = self.fill()
         self.assertEqual(taken, 4)
-        self.assertIn("is kept for reading back what the disk alone has", why)
+        self.assertIn("is reserved for groups that only the disk holds", why)
         model = self.session.model("m")
         for group in 2 * list(range(taken)):
             self.check(model, group)

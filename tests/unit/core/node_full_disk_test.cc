@@ -123,9 +123,10 @@ TEST(NodeFullDisk, WhatIsKeptFreeIsSaidToWhoIsRefused) {
   ASSERT_TRUE(disk.Publish("b", 2).has_value());
   ASSERT_TRUE(disk.Publish("c", 2).has_value());
   EXPECT_FALSE(disk.Publish("d", 2).has_value());
-  EXPECT_THAT(disk.refused, StatusIs(absl::StatusCode::kResourceExhausted,
-                                     AllOf(HasSubstr("8.0 KiB of it is kept"),
-                                           HasSubstr("disk alone has"))));
+  EXPECT_THAT(disk.refused,
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       AllOf(HasSubstr("8.0 KiB of it is reserved"),
+                             HasSubstr("disk alone has"))));
 }
 
 // It could not stay: what was read back is not read again and again for it.

@@ -122,8 +122,8 @@ class Agent:
         if known is None:
             raise FailedPrecondition(
                 f'model "{model.name}" is read from files on node '
-                f"{self._node}, and what they hold nobody has seen yet; load "
-                "them, there, with from_files=True, or take another name")
+                f"{self._node}, and no load has read their headers yet; load "
+                "it there with from_files=True, or choose another name")
         return known
 
     def models(self) -> list[dict[str, Any]]:

@@ -280,7 +280,7 @@ def actor_options(model: str, kind: Literal["soft", "hard"] = "hard", *,
 def end_agents(nodes: Iterable[str] | None = None, *,
                deadline: float = 30.0) -> list[str]:
     """Ends the agents of nodes, None: of all; returns the nodes that had one.
-    For use before an upgrade of this package, or after its last use.
+    For use after an upgrade of this package, or after its last use.
 
     Models stay, but unused: they are the first eviction victims. Running loads
     end with Unavailable. The next call makes new agents.

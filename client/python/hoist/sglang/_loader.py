@@ -113,8 +113,8 @@ def _refuse_processed(model: nn.Module) -> None:
         method = getattr(module, "quant_method", None)
         if method is not None and type(method).__name__ not in _PLAIN:
             raise Unimplemented(
-                f"{name} ({type(method).__name__}) makes other weights of the "
-                "files', and SGLang does not take them made; --load-format "
+                f"{name} ({type(method).__name__}) converts the files' "
+                "weights, and SGLang loads no converted weights; --load-format "
                 "auto loads the model into each server")
 
 
@@ -125,6 +125,6 @@ def _refuse_moved(model: nn.Module, weights: Weights) -> None:
         if held.is_parameter and held.tensor.numel() and not any(
                 begin <= held.tensor.data_ptr() < end for begin, end in spans):
             raise FailedPrecondition(
-                f"{held.names[0]} is a copy of this process's own once SGLang "
-                "has processed it, and not hoistd's; --load-format auto loads "
-                "the model into each server")
+                f"SGLang replaces {held.names[0]} by a copy in this process "
+                "when it processes weights; --load-format auto loads the model "
+                "into each server")
