@@ -27,32 +27,32 @@ struct DoorOptions {
   IoHelpers* io_helpers = nullptr;
   NodeControl* control = nullptr;
   std::function<std::vector<Finding>()> examine;
-  bool keeps = false;  // Sessions can go on with the next hoistd.
+  bool keeps = false;  // Sessions continue with the next hoistd.
   uint64_t max_publish_bytes = 0;
 };
 
-// Of server.socket and server.grpc_socket, then of each tenant's. Of both of
-// one, gRPC's listens before sessions are served: a worker that has a session
-// reaches hoistd by hoistctl, too.
+// Servers of server.socket and server.grpc_socket, then of each tenant's
+// sockets. Of each pair, gRPC listens before sessions are served: a worker with
+// a session can reach hoistd by hoistctl.
 //
 // Threads:  Open, the two Ends and the destructor from one thread; the rest
 //           thread-safe.
-// Owns:     the servers. Borrows what the options name, and the engine.
+// Owns:     the servers. Borrows the engine and the options' pointers.
 class Doors {
  public:
-  // What the last hoistd left of sessions goes on, or is closed where its
-  // tenant is none any more. Errors name the key that corrects them.
+  // Resumes the last hoistd's sessions; closes those of removed tenants. Errors
+  // name the key that corrects them.
   static absl::StatusOr<std::unique_ptr<Doors>> Open(const Config& config,
                                                      DoorOptions options,
                                                      Engine& engine);
 
-  // What Health says, and the folders that calls may name.
+  // SetServing: Health's answer. SetModelRoots: folders that calls may name.
   void SetServing(bool serving);
   void SetModelRoots(const std::vector<std::string>& roots);
 
-  // All calls together have so long to end.
+  // Ends all calls; waits at most `within` for all of them.
   void EndCalls(absl::Duration within);
-  // Nobody is answered any more; those that go on with the next hoistd ask it.
+  // Stops answering sessions; the next hoistd answers those that continue.
   void EndSessions();
 
  private:
@@ -68,7 +68,7 @@ class Doors {
   const Config config_;
   DoorOptions options_;
   Engine& engine_;
-  std::vector<ResumedSession> resumed_;  // Until a server takes them up.
+  std::vector<ResumedSession> resumed_;  // Until a server takes them.
   std::vector<std::unique_ptr<SessionServer>> sessions_;
   std::vector<std::unique_ptr<RpcServer>> calls_;
 };

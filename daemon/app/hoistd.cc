@@ -75,8 +75,8 @@ IoOptions IoOptionsOf(const DiskConfig& config) {
   return options;
 }
 
-// "auto" is what the last hoistd left, if it may still be so large: limits may
-// have changed since, and nothing need be dropped for that.
+// "auto" takes the last hoistd's size if the memory limit still allows it, so
+// nothing is dropped. nullopt: HostMemory's choice.
 std::optional<uint64_t> WantedPool(const HostConfig& config,
                                    const hoist::UniqueFd& left,
                                    const HostMemory& memory) {
@@ -92,17 +92,17 @@ std::optional<uint64_t> WantedPool(const HostConfig& config,
 
 }  // namespace
 
-// In the order in which they are built; destroyed the other way round.
+// In order of construction; destroyed in reverse.
 struct Hoistd::Parts {
   RunningConfig* running = nullptr;
-  Config config;  // As it was at the start.
+  Config config;  // As of the start.
   MonotonicClock clock;
   TraceRecorder trace{clock};
   OpenedDevices devices;
   std::vector<std::unique_ptr<Link>> links;  // By device.
   PoolRelay relay;
-  std::optional<Keep> keep;               // If somebody holds what is kept.
-  std::atomic<bool> keeper_gone = false;  // Who held it; see KeeperGone.
+  std::optional<Keep> keep;               // With a keeper or an fd store.
+  std::atomic<bool> keeper_gone = false;  // See KeeperGone.
   Left left;
   hoist::UniqueFd host_memory;
   std::unique_ptr<HostPool> host;
@@ -115,10 +115,10 @@ struct Hoistd::Parts {
   std::unique_ptr<MetricsServer> metrics;
   std::string summary;
   std::function<void(const std::string&)> on_status;
-  // Of Lives; the engine has it for as long as it has the question.
+  // For Lives. Shared with the engine until it answers.
   std::shared_ptr<std::atomic<bool>> answered =
       std::make_shared<std::atomic<bool>>(true);
-  uint64_t subscription = 0;  // To what changes it; 0: none.
+  uint64_t subscription = 0;  // To changes of the status; 0: none.
 
   void TakeOver(FdStore& holder, std::vector<HandedFd>& handed,
                 std::vector<std::string>& notes);
@@ -127,14 +127,14 @@ struct Hoistd::Parts {
   absl::Status StartIoHelpers(HelperSpawner& spawner);
   absl::Status StartEngine(std::vector<std::string> notes);
   absl::Status BringUpHost();
-  // Whoever asks for its health, and systemd, are told.
+  // Updates Health and systemd's status.
   void WatchDraining();
   void WatchDrainingNoMore();
   absl::Status OpenDoors(hoist::UniqueFd session_fd);
-  // What of the configuration has changed since the start, and may.
+  // Applies changes of keys that can change while hoistd runs.
   void Apply(const Config& now);
   SelfKnowledge Knowledge() const;
-  // What "auto" and the like have come to, by key.
+  // Resolved values of "auto" and the like, by key.
   std::map<std::string, std::string> ComesTo() const;
   std::vector<Device*> DevicePointers() const;
 };
@@ -145,7 +145,8 @@ std::vector<Device*> Hoistd::Parts::DevicePointers() const {
   return pointers;
 }
 
-// What the last hoistd kept. Whatever is wrong with it, this one begins.
+// Takes the last hoistd's memory and records. No damage in them prevents the
+// start.
 void Hoistd::Parts::TakeOver(FdStore& holder, std::vector<HandedFd>& handed,
                              std::vector<std::string>& notes) {
   Keep::Found wrote;
@@ -165,7 +166,7 @@ void Hoistd::Parts::TakeOver(FdStore& holder, std::vector<HandedFd>& handed,
   left = ReadLeft(std::move(wrote.records), std::move(descriptors), notes);
 }
 
-// Of the last hoistd's memory, if it is the same size.
+// Reuses the last hoistd's memory if the size is equal.
 absl::Status Hoistd::Parts::MakeHostPool(uint64_t bytes,
                                          std::vector<std::string>& notes) {
   HostPoolOptions pool;
@@ -189,7 +190,7 @@ absl::Status Hoistd::Parts::MakeHostPool(uint64_t bytes,
     pool.found = false;
     HOIST_RETURN_IF_ERROR(keep->DropDescriptor(kHostPoolKey));
   }
-  // Without the memory, or with new memory, they are nowhere.
+  // Their bytes are gone with that memory.
   for (const FoundImage& image : left.host.images) {
     HOIST_RETURN_IF_ERROR(EraseOnHost(image.host_offset, *keep));
   }
@@ -258,7 +259,7 @@ absl::Status Hoistd::Parts::OpenTiers(std::vector<std::string>& notes) {
 absl::Status Hoistd::Parts::StartIoHelpers(HelperSpawner& spawner) {
   IoHelperOptions options;
   options.deadline = config.disk.read_deadline;
-  // Nothing is asked of them before there is an engine, nor after its end.
+  // The engine exists by then: only it uses the helpers.
   options.on_lost = [this](std::string note) {
     engine->AddNote(std::move(note));
   };
@@ -278,7 +279,8 @@ absl::Status Hoistd::Parts::StartEngine(std::vector<std::string> notes) {
   }
   parts.node.saves_at_once = config.disk.save == DiskConfig::Save::kAtOnce;
   parts.node.default_readers = config.models.readers;
-  // Emulated memory is read-only to workers; of CUDA's, only libhoist's is.
+  // Workers map emulated memory read-only. With CUDA only libhoist's mapping
+  // is read-only.
   parts.node.users_share_devices =
       config.device.trust == DeviceConfig::Trust::kEveryone ||
       devices.all[0]->info().kind == DeviceKind::kEmulated;
@@ -329,7 +331,7 @@ absl::Status Hoistd::Parts::BringUpHost() {
   const auto demand = [this] {
     double most = 0;
     for (const auto& link : links) {
-      // The CPUs' copies need none of the driver.
+      // In-place copies are the CPU's, without the driver.
       if (link->device().info().kind == DeviceKind::kInPlace) continue;
       most = std::max(most, link->Demand());
     }
@@ -360,7 +362,7 @@ absl::Status Hoistd::Parts::OpenDoors(hoist::UniqueFd session_fd) {
 
 void Hoistd::Parts::Apply(const Config& now) {
   SetLogLevel(now.log.level);
-  // Not where it is as before: `hoistctl share --loads` may have set another.
+  // Only if the key changed: `hoistctl share --loads` may have set another.
   if (config.device.load_bytes_per_s != now.device.load_bytes_per_s) {
     config.device.load_bytes_per_s = now.device.load_bytes_per_s;
     engine->SetLoadRate(now.device.load_bytes_per_s);
@@ -444,12 +446,12 @@ absl::StatusOr<std::unique_ptr<Hoistd>> Hoistd::Create(
   parts.config = config.at_start();
   std::vector<std::string> notes;
   if (store != nullptr) parts.TakeOver(*store, handed, notes);
-  // Systemd's, if it listens for hoistd.
+  // systemd's socket, if it listens for hoistd.
   hoist::UniqueFd session_fd;
   if (!handed.empty()) session_fd = std::move(handed.front().fd);
   SPDLOG_DEBUG("start: the book of the last hoistd is read");
   HOIST_RETURN_IF_ERROR(parts.OpenTiers(notes));
-  HOIST_RETURN_IF_ERROR(CheckAddresses());  // With the pools.
+  HOIST_RETURN_IF_ERROR(CheckAddresses());  // After the pools are mapped.
   SPDLOG_DEBUG("start: devices, host and disk are open");
   for (const std::string& note : notes) SPDLOG_WARN("{}", note);
   for (const std::string& fallback : parts.io->info().fallbacks) {
@@ -468,7 +470,7 @@ absl::StatusOr<std::unique_ptr<Hoistd>> Hoistd::Create(
   parts.preloader->Want(parts.config.models.preload);
   config.Connect([&parts](const Config& now) { parts.Apply(now); },
                  parts.ComesTo());
-  // Last: it holds up whoever starts a thread.
+  // Last: page faults of its threads delay the start of other threads.
   HOIST_RETURN_IF_ERROR(parts.BringUpHost());
   return hoistd;
 }
@@ -481,7 +483,7 @@ Hoistd::~Hoistd() {
     parts_->doors->EndCalls(absl::Seconds(1));
     parts_->doors->EndSessions();
   }
-  // The engine waits for what it has asked of them.
+  // Otherwise the engine would wait for their answers.
   if (parts_->io_helpers != nullptr) parts_->io_helpers->Stop();
   parts_->relay.Connect(nullptr);
 }
@@ -509,7 +511,8 @@ absl::Status Hoistd::StoreAgain() {
 
 uint64_t Hoistd::SavePublished(absl::FunctionRef<bool(uint64_t left)> go_on) {
   Engine& engine = *parts_->engine;
-  // Sessions that go on with the next hoistd ask it; others are refused.
+  // With a keeper the next hoistd answers sessions; otherwise requests are
+  // refused.
   if (parts_->keep.has_value()) parts_->doors->EndSessions();
   engine.Ask(SetDrainingArgs{true}, [](absl::Status) {});
   while (true) {

@@ -1,4 +1,4 @@
-// The daemon, put together: the only place that builds concrete things.
+// The daemon's assembly: the only place that constructs concrete classes.
 #ifndef HOIST_DAEMON_APP_HOISTD_H_
 #define HOIST_DAEMON_APP_HOISTD_H_
 
@@ -18,39 +18,39 @@
 namespace hoistd {
 
 // Threads:  Create and the destructor from one thread.
-// Owns:     everything that runs. What others borrow is destroyed after them.
+// Owns:     all parts, and destroys each after its borrowers.
 class Hoistd {
  public:
-  // `handed`: a listening session socket from systemd, or none, and what the
-  // last hoistd kept. `store`: who keeps what the next one is to have; nullptr:
-  // nobody. Both, `config` and `spawner` are borrowed; what `config` is changed
-  // to while it runs, it takes over. `on_status`: told what it does, in
-  // a line for systemd, when that has changed; on a thread of its own. Errors
-  // name the setting that corrects them.
+  // `handed`: a listening session socket from systemd, if any, and the last
+  // hoistd's descriptors. `store`: keeps descriptors for the next hoistd;
+  // nullptr: none. `config`, `store` and `spawner` are borrowed. Changes of
+  // `config` are applied. `on_status`: called on its own thread with a new
+  // status line for systemd. Errors name the setting that corrects them.
   static absl::StatusOr<std::unique_ptr<Hoistd>> Create(
       RunningConfig& config, std::vector<HandedFd> handed, FdStore* store,
       HelperSpawner& spawner,
       std::function<void(const std::string&)> on_status);
-  // Sessions end at once, but for those that go on with the next hoistd; gRPC
-  // calls that run get a second to finish. Files that hang are not waited for.
+  // Ends sessions at once, except those that the next hoistd continues. Running
+  // gRPC calls get a second to finish. Does not wait for hanging files.
   ~Hoistd();
 
-  // The keeper has ended; or another is there, and has what is to outlive
-  // hoistd once this returns OK. Both are told in the log and status.
+  // KeeperGone: the keeper has ended. StoreAgain: a new keeper is there; once
+  // this returns OK it holds what outlives hoistd. Both write to the log and
+  // the status.
   void KeeperGone();
   absl::Status StoreAgain();
 
-  // Whether it has answered since this was asked last, and asks anew. For
+  // Whether the engine has answered the last call's question; asks again. For
   // systemd's watchdog.
   bool Lives();
 
-  // Before it ends: answers no session any more that goes on with the next
-  // hoistd, while its plans stream on; takes no new sessions, models or plans,
-  // and writes to the disk what is published and on none, while `go_on`, told
-  // how many bytes are left, says so. How many bytes are left.
+  // Call before the end. Stops answering sessions that the next hoistd
+  // continues; their plans stream on. Refuses new sessions, models and plans.
+  // Writes published images to disk that no disk has, while `go_on` returns
+  // true; `left`: bytes to write. Returns the bytes left.
   uint64_t SavePublished(absl::FunctionRef<bool(uint64_t left)> go_on);
 
-  // What it serves, in a line, for the log and systemd's status.
+  // One line about devices and tiers, for the log and systemd's status.
   std::string Summary() const;
 
  private:

@@ -1,4 +1,4 @@
-// hoistd: reads its configuration, serves until it is told to stop.
+// hoistd: reads its configuration and serves until a signal stops it.
 #include <fcntl.h>
 #include <signal.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
@@ -38,13 +38,13 @@ namespace hoistd {
 namespace {
 
 constexpr char kDefaultConfig[] = "/etc/hoist/hoistd.toml";
-constexpr int kExitRefused = 1;  // The configuration, or the machine.
-// The same, and who started this holds what the last one kept. It must go on
-// trying, or that is lost; after a pause, so that it does not do only that.
+constexpr int kExitRefused = 1;  // A fault of configuration or machine.
+// The same, while the supervisor holds the last hoistd's memory. The supervisor
+// must retry, or that memory is lost; the pause bounds its rate.
 constexpr int kExitKept = 75;  // sysexits.h: EX_TEMPFAIL.
 constexpr absl::Duration kPause = absl::Seconds(1);
 
-// To be asked before TakeHandedFds.
+// Call before TakeHandedFds.
 int RefusedStatus() {
   return std::getenv("LISTEN_FDS") == nullptr ? kExitRefused : kExitKept;
 }
@@ -54,11 +54,10 @@ int Refuse(int status) {
   return status;
 }
 
-// The kernel's table of descriptors is as large as it will be needed, while
-// there is one thread. With several the kernel waits for an RCU grace period
-// each time that it grows (fs/file.c: expand_fdtable), which takes seconds on a
-// busy machine, and no thread gets a descriptor meanwhile. 512 KiB of its
-// memory.
+// Grows the kernel's descriptor table to its final size while there is one
+// thread. With several threads each growth waits for an RCU grace period
+// (fs/file.c: expand_fdtable): seconds on a busy machine, in which no thread
+// gets a descriptor. Takes 512 KiB of kernel memory.
 void GrowDescriptorTable() {
   constexpr rlim_t kDescriptors = 65536;
   rlimit limit;
@@ -69,8 +68,8 @@ void GrowDescriptorTable() {
       fcntl(any.get(), F_DUPFD_CLOEXEC, static_cast<int>(last)));
 }
 
-// A signal. Meanwhile systemd's watchdog hears of an engine that answers, and
-// what came of the keeper is seen.
+// Waits for a signal. Meanwhile feeds systemd's watchdog while the engine
+// answers, and watches the keeper.
 int AwaitSignal(const sigset_t& awaited, Hoistd& hoistd, KeeperWatch& keeper) {
   constexpr timespec kLook = {0, 500'000'000};
   uint64_t watchdog = 0;
@@ -91,7 +90,7 @@ int AwaitSignal(const sigset_t& awaited, Hoistd& hoistd, KeeperWatch& keeper) {
   }
 }
 
-// What --check-config says: all that start would, without serving.
+// --check-config: reports all faults that a start would find.
 int Check(const RunningConfig& config) {
   const std::string file = config.source().file();
   spdlog::set_default_logger(spdlog::stderr_color_mt("hoistd"));
@@ -106,20 +105,20 @@ int Check(const RunningConfig& config) {
   return EXIT_SUCCESS;
 }
 
-// Returns with the name of the signal that asks hoistd to stop, without its
-// "SIG". SIGHUP does only where it says that hoistd's terminal has gone.
+// Returns the name of the stop signal, without "SIG". SIGHUP stops hoistd on a
+// terminal, and reloads the configuration otherwise.
 const char* AwaitStop(const sigset_t& awaited, bool on_terminal,
                       RunningConfig& config, Hoistd& hoistd) {
   KeeperWatch keeper;
   while (true) {
     const int got = AwaitSignal(awaited, hoistd, keeper);
     if (got != SIGHUP || on_terminal) return sigabbrev_np(got);
-    config.Reload().IgnoreError();  // The log has what came of it.
+    config.Reload().IgnoreError();  // The log has the result.
   }
 }
 
-// Writes what a stop would lose. A second signal, or a disk that takes nothing
-// for a while, ends it.
+// Writes images that a stop would lose. Ends early after a second signal, or
+// when the disk makes no progress.
 void SavePublished(const sigset_t& awaited, Hoistd& hoistd) {
   constexpr timespec kLook = {0, 100'000'000};
   constexpr int kLooksWithoutProgress = 50;
@@ -129,7 +128,7 @@ void SavePublished(const sigset_t& awaited, Hoistd& hoistd) {
     if (bytes < least) {
       least = bytes;
       looks = 0;
-      // Longer than what systemd waits after the last of these.
+      // Longer than the wait for progress below.
       sd_notifyf(0, "EXTEND_TIMEOUT_USEC=%d\nSTATUS=Writing %s to the disk",
                  30'000'000, HumanBytes(bytes).c_str());
     }
@@ -145,9 +144,9 @@ void SavePublished(const sigset_t& awaited, Hoistd& hoistd) {
 int Run(RunningConfig& config) {
   Log log(config.at_start().log);
   const bool on_terminal = isatty(STDIN_FILENO) == 1;
-  const sigset_t awaited = AwaitedSignals();  // In all threads: blocked.
+  const sigset_t awaited = AwaitedSignals();  // Blocked in all threads.
 
-  // The first thing of all, before there are threads or pools.
+  // First: the helper forks without threads and pools.
   const int refused = RefusedStatus();
   absl::StatusOr<std::unique_ptr<HelperSpawner>> spawner =
       HelperSpawner::Start();

@@ -112,7 +112,7 @@ void AddInPlace(uint64_t bytes, OpenedDevices& devices) {
 uint64_t PoolOf(const Device& device, const DeviceConfig& config) {
   const DeviceInfo& info = device.info();
   if (info.kind == DeviceKind::kInPlace) return info.total_bytes;
-  // A fifth is left to the workers' own tensors and contexts.
+  // Workers keep a fifth for their own tensors and contexts.
   const uint64_t automatic = info.kind == DeviceKind::kEmulated
                                  ? info.total_bytes
                                  : info.free_bytes / 5 * 4;

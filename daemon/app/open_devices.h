@@ -1,4 +1,4 @@
-// The devices that hoistd.toml and this machine have.
+// Opens the devices that hoistd.toml and this machine offer.
 #ifndef HOIST_DAEMON_APP_OPEN_DEVICES_H_
 #define HOIST_DAEMON_APP_OPEN_DEVICES_H_
 
@@ -18,23 +18,23 @@ namespace hoistd {
 
 struct OpenedDevices {
   std::vector<std::unique_ptr<Device>> all;
-  // Of the last of them, if devices read in place there.
+  // The last device's memory, if devices read it in place.
   std::span<std::byte> in_place;
-  std::string no_in_place;   // Why they do not.
-  std::string gpu_on_board;  // One that is not used; "": there is none.
-  std::string note;          // What the operator should know; or "".
+  std::string no_in_place;   // Why they cannot.
+  std::string gpu_on_board;  // An unused GPU; "": none.
+  std::string note;          // For the operator; "": none.
 };
 
-// GPUs, or emulated devices; of those `note` says if they stand in for a GPU
-// that is there and cannot be used. FailedPrecondition: there is no GPU, and it
-// must be one.
+// GPUs, or emulated devices. `note` is set if these replace a GPU that is there
+// and unusable. FailedPrecondition: the configuration demands a GPU, and there
+// is none.
 absl::StatusOr<OpenedDevices> OpenDevices(const DeviceConfig& config);
-// Adds `bytes` of host memory that they read in place. Where that cannot be
-// had, `no_in_place` says why: workers stage instead, and the memory is there
-// for their arenas alone.
+// Adds `bytes` of host memory for in-place reads. If that is unavailable,
+// `no_in_place` gives the reason: workers stage instead, and the memory serves
+// arenas alone.
 void AddInPlace(uint64_t bytes, OpenedDevices& devices);
 
-// Of the device's memory, what hoist uses.
+// hoist's part of the device's memory, in bytes.
 uint64_t PoolOf(const Device& device, const DeviceConfig& config);
 
 }  // namespace hoistd

@@ -13,8 +13,8 @@
 
 namespace hoistd {
 
-// Lets the host pool's threads tell the engine of its growth, and of what did
-// not work out, while there is an engine.
+// Passes the host pool's growth and failures to the engine, while there is an
+// engine.
 //
 // Threads: thread-safe.
 class PoolRelay {

@@ -21,7 +21,7 @@
 namespace hoistd {
 namespace {
 
-// The nearest folder above, or itself, that is there.
+// The nearest existing ancestor, or the path itself.
 std::string NearestThere(std::string path) {
   while (access(path.c_str(), F_OK) != 0 && errno == ENOENT) {
     const size_t slash = path.rfind('/');
@@ -45,7 +45,7 @@ absl::Status CheckFolder(const std::string& path, int may) {
   return absl::OkStatus();
 }
 
-// A file, or a folder.
+// `path` is a file or a folder.
 absl::Status CheckReadable(const std::string& path) {
   struct stat found;
   if (stat(path.c_str(), &found) != 0) return ErrnoToStatus(errno, path);
@@ -70,11 +70,10 @@ class Faults {
              absl::string_view cure = "") {
     if (status.ok()) return;
     absl::string_view why = status.message();
-    absl::ConsumePrefix(&why, absl::StrCat(key, " "));  // Said once.
+    absl::ConsumePrefix(&why, absl::StrCat(key, " "));  // Not twice.
     Add(key, absl::StrCat(why, cure));
   }
-  // Of a socket. What is below /run is made as hoistd starts
-  // (RuntimeDirectory).
+  // Skips /run, whose folders are made at the start (RuntimeDirectory).
   void CheckSocket(const std::string& key, const std::string& socket) {
     if (socket.empty() || absl::StartsWith(socket, "/run/")) return;
     Check(key, CheckFolder(FolderOf(socket), W_OK | X_OK),
@@ -110,12 +109,13 @@ std::vector<std::string> FindFaults(const Config& config,
                                     const std::string& file) {
   Faults faults(places, file);
   faults.CheckGroup("server.group", config.server.group);
-  // Without it nobody is an admin by a group, which only who named it minds.
+  // The default group need not exist: then no group makes an admin.
   if (faults.IsSet("server.admin_group")) {
     faults.CheckGroup("server.admin_group", config.server.admin_group);
   }
   faults.CheckSocket("server.socket", config.server.socket);
-  if (faults.IsSet("server.grpc_socket")) {  // Else it lies beside the other.
+  // Else in the folder of server.socket.
+  if (faults.IsSet("server.grpc_socket")) {
     faults.CheckSocket("server.grpc_socket", config.server.grpc_socket);
   }
   if (faults.IsSet("metrics.socket")) {

@@ -1,4 +1,4 @@
-// What a configuration counts on of this machine.
+// Checks that this machine meets a configuration's needs.
 #ifndef HOIST_DAEMON_APP_PREFLIGHT_H_
 #define HOIST_DAEMON_APP_PREFLIGHT_H_
 
@@ -11,15 +11,14 @@
 
 namespace hoistd {
 
-// All that would keep hoistd from starting with it, or from what it is to do,
-// and can be seen without serving: groups, folders, memory, devices. A line
-// each, "FILE:LINE: KEY: what is wrong; the remedy". `file`: where what is
-// nowhere set belongs.
+// Faults that prevent hoistd's start or work and show without serving: groups,
+// folders, memory, devices. One line each, "FILE:LINE: KEY: fault; remedy".
+// `file`: stands for FILE:LINE of unset keys.
 std::vector<std::string> FindFaults(const Config& config,
                                     const ConfigPlaces& places,
                                     const std::string& file);
 
-// Of disk.spill_dir, which need not be there yet; what it may hold.
+// Bytes that disk.spill_dir may hold. The folder need not exist yet.
 absl::StatusOr<uint64_t> SpillCapacity(const DiskConfig& config);
 
 }  // namespace hoistd

@@ -20,8 +20,7 @@ constexpr absl::Duration kFirstPause = absl::Seconds(1);
 constexpr absl::Duration kLongestPause = absl::Minutes(1);
 constexpr absl::Duration kPinDeadline = absl::Seconds(10);
 
-// Whether it may work out later: what is not there yet may come, what is full
-// may become free.
+// Whether a retry may succeed: files may appear, and space may become free.
 bool MayPass(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kNotFound:
@@ -120,7 +119,7 @@ bool Preloader::TryAll() {
     {
       const absl::MutexLock lock(&state.mu);
       const auto item = std::ranges::find(state.items, model, &Item::model);
-      if (item == state.items.end()) continue;  // It is not wanted any more.
+      if (item == state.items.end()) continue;  // No longer configured.
       item->over = !again;
       if (status.ok() || item->told == why) continue;
       item->told = why;

@@ -1,4 +1,4 @@
-// models.preload: models that are there before anybody asks.
+// models.preload: loads models before their first use.
 #ifndef HOIST_DAEMON_APP_PRELOADER_H_
 #define HOIST_DAEMON_APP_PRELOADER_H_
 
@@ -21,50 +21,49 @@
 
 namespace hoistd {
 
-// Loads the configured models, one after another, and pins those that are to be
-// pinned. A model that cannot be had is told as a note, once for each reason.
-// The preloader tries again, after a second at first and a minute at last,
-// unless that can never work out.
+// Loads the configured models one after another, and pins those with `pin`. A
+// failure becomes a note, once per reason. Retries after 1 s at first and 60 s
+// at last, unless the failure is final.
 //
 // Threads:  thread-safe; owns one.
-// Owns:     nothing of the engine and the helpers, which outlive it. What is
-//           under way as it ends is waited for by nobody.
+// Owns:     its thread. Borrows the engine and the helpers. Its end does not
+//           wait for loads under way.
 class Preloader {
  public:
-  // `note`: told what an operator should know. Thread-safe, outlives it.
+  // `note`: receives notes for the operator. Thread-safe; outlives this object.
   Preloader(EngineApi& engine, IoHelpers& io_helpers,
             std::function<void(std::string)> note);
   ~Preloader();
 
-  // Once. StartThread's errors.
+  // Call once. StartThread's errors.
   absl::Status Start();
 
-  // From now on these; those that were loaded before stay where they are.
+  // Replaces the list. Models loaded before stay in place.
   void Want(const std::vector<PreloadConfig>& models);
 
  private:
   struct Item {
     PreloadConfig model;
-    bool over = false;  // It is there, or never will be.
-    std::string told;   // Why it is not.
+    bool over = false;  // Loaded, or failed for good.
+    std::string told;   // The last noted reason.
   };
-  // The engine's callbacks have it, too.
+  // Shared with the engine's callbacks.
   struct State {
     absl::Mutex mu;
     TimedCondVar changed;  // Of version and ends.
     std::vector<Item> items ABSL_GUARDED_BY(mu);
     uint64_t version ABSL_GUARDED_BY(mu) = 0;  // Of items.
     bool ends ABSL_GUARDED_BY(mu) = false;
-    // What the one that is being loaded has come to.
+    // Of the current load; nullopt: under way.
     std::optional<absl::Status> outcome ABSL_GUARDED_BY(mu);
 
     void Set(absl::Status status) ABSL_LOCKS_EXCLUDED(mu);
   };
 
   void Run();
-  // One after another; whether all are over.
+  // Tries each model once; returns whether all are over.
   bool TryAll();
-  // Waits for it, or for the end: Cancelled.
+  // Waits for the load. Cancelled: the preloader ends.
   absl::Status Load(const PreloadConfig& model);
   static void Loaded(EngineApi& engine, const Peer& self,
                      const PreloadConfig& model,

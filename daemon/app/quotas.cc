@@ -9,10 +9,10 @@
 namespace hoistd {
 namespace {
 
-// Of models' tensors, a user; some two million of them.
+// Per user: headers of some two million tensors.
 constexpr uint64_t kHeaderBytes = uint64_t{1} << 30;
 
-// Of a pool, what one user may have where hoistd.toml does not say.
+// A user's default share of a pool.
 uint64_t ButAnEighth(uint64_t pool) { return pool - pool / 8; }
 
 }  // namespace
@@ -24,8 +24,8 @@ uint64_t DescriptorLimit() {
 }
 
 uint64_t ApartDescriptorLimit() {
-  // They come by the ten thousand, all else by the hundred. Replies have copies
-  // of some of them while they are under way.
+  // In-place pieces come by the ten thousand, all else by the hundred. Replies
+  // under way hold duplicates.
   constexpr uint64_t kElse = 1024;
   const uint64_t limit = DescriptorLimit();
   return std::max(limit / 2,
@@ -34,7 +34,7 @@ uint64_t ApartDescriptorLimit() {
 
 QuotaOptions QuotasOf(const Config& all, uint64_t host_pool,
                       const std::vector<uint64_t>& device_pools) {
-  // What plans may hold in all: Node::HoldableBytes.
+  // The limit of all plans together: Node::HoldableBytes.
   const uint64_t holdable = host_pool / 5 * 4;
   const auto fill = [&](const QuotaConfig& config, bool trusted) {
     const auto bytes = [&](const std::optional<SizeOrPercent>& set,
@@ -66,7 +66,7 @@ QuotaOptions QuotasOf(const Config& all, uint64_t host_pool,
     options.of_tenants[*User::Tenant(tenant.name)] =
         fill(tenant.quota, /*trusted=*/false);
   }
-  // The rest is for sessions, calls, and files that are being opened.
+  // The rest serves sessions, calls and opens under way.
   options.descriptors_of_all = DescriptorLimit() / 2;
   return options;
 }

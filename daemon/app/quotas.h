@@ -1,4 +1,4 @@
-// What users may hold, as hoistd.toml says and this machine has.
+// Users' quotas, from hoistd.toml and this machine's limits.
 #ifndef HOIST_DAEMON_APP_QUOTAS_H_
 #define HOIST_DAEMON_APP_QUOTAS_H_
 
@@ -12,11 +12,11 @@ namespace hoistd {
 
 // Descriptors that hoistd may have open.
 uint64_t DescriptorLimit();
-// Of those, what pieces that are read in place may keep.
+// The part of them for in-place pieces.
 uint64_t ApartDescriptorLimit();
 
-// Root and hoistd's own user run most nodes' workers, and as admins could take
-// all there is anyway: only what is set in hoistd.toml bounds their bytes.
+// Root and hoistd's own user run most nodes' workers and are admins: only
+// explicit keys of hoistd.toml bound their bytes.
 QuotaOptions QuotasOf(const Config& all, uint64_t host_pool,
                       const std::vector<uint64_t>& device_pools);
 

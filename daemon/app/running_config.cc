@@ -34,7 +34,7 @@ absl::StatusOr<Config> ReadConfig(const ConfigSource& source,
   return LoadConfig(source.path, base, &places);
 }
 
-// Of `from` what can change while hoistd runs.
+// Copies the keys that can change while hoistd runs.
 void TakeOver(const Config& from, Config& to) {
   to.device.load_bytes_per_s = from.device.load_bytes_per_s;
   to.models.roots = from.models.roots;
@@ -56,7 +56,7 @@ std::map<std::string, std::string> ByKey(const Config& config) {
   return values;
 }
 
-// A tenant's keys are where it is.
+// A tenant's keys without a place have the tenant's.
 std::string SourceOf(const std::string& key, const ConfigPlaces& places) {
   auto place = places.find(key);
   if (place == places.end() && absl::StartsWith(key, "tenant.")) {
@@ -65,7 +65,7 @@ std::string SourceOf(const std::string& key, const ConfigPlaces& places) {
   return place == places.end() ? "default" : place->second;
 }
 
-// Keys that one of them has otherwise, or alone.
+// Keys whose values differ, or that only one of them has.
 std::vector<std::string> Differing(const Config& a, const Config& b) {
   const std::map<std::string, std::string> ours = ByKey(a), theirs = ByKey(b);
   std::set<std::string> keys;
@@ -79,7 +79,7 @@ std::vector<std::string> Differing(const Config& a, const Config& b) {
   return {keys.begin(), keys.end()};
 }
 
-// Each key with its value, the one before if it had another, and its place.
+// Logs each key's value, its former value if it changed, and its place.
 void LogKeys(const Config& before, const Config& after,
              const ConfigPlaces& places) {
   if (!spdlog::should_log(spdlog::level::debug)) return;
@@ -148,7 +148,7 @@ absl::StatusOr<Reloaded> RunningConfig::Reload() {
     SPDLOG_WARN("reload: what has changed of {} needs a restart",
                 absl::StrJoin(reloaded.needs_restart, ", "));
   }
-  // Last: it may ask for a log without such lines.
+  // Last: it may raise the log level above these lines.
   if (apply_ != nullptr) apply_(running_);
   return reloaded;
 }

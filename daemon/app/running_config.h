@@ -1,4 +1,4 @@
-// The configuration that hoistd runs with.
+// The current configuration of a running hoistd.
 #ifndef HOIST_DAEMON_APP_RUNNING_CONFIG_H_
 #define HOIST_DAEMON_APP_RUNNING_CONFIG_H_
 
@@ -16,19 +16,18 @@
 
 namespace hoistd {
 
-// Where a configuration comes from: the command line.
+// A configuration's sources, from the command line.
 struct ConfigSource {
   std::string path;  // "": no file.
   bool user = false;
   std::vector<std::string> settings;
 
-  // In messages.
+  // For messages.
   std::string file() const { return path.empty() ? "(defaults)" : path; }
 };
 
-// Reads it once at the start, and again when somebody asks. What can change
-// while hoistd runs is changed then: quotas, device.load_rate, models.roots,
-// models.preload and log.level.
+// Reads the configuration at the start and at each reload. A reload applies
+// quotas, device.load_rate, models.roots, models.preload and log.level.
 //
 // Threads:  thread-safe; one change at a time.
 class RunningConfig final : public NodeControl {
@@ -41,12 +40,13 @@ class RunningConfig final : public NodeControl {
   const ConfigPlaces& places_at_start() const { return places_at_start_; }
   const ConfigSource& source() const { return source_; }
 
-  // Who takes changes over, called with all of the configuration; and what keys
-  // have come to. nullptr: nobody does any more, and none is at it.
+  // `apply`: called with the whole configuration after a change. nullptr:
+  // disconnects, and waits for a running call. `comes_to`: resolved values by
+  // key.
   void Connect(std::function<void(const Config&)> apply,
                std::map<std::string, std::string> comes_to);
 
-  // NodeControl. Both changes are told in the log.
+  // NodeControl. Both changes are logged.
   absl::StatusOr<Reloaded> Reload() override;
   std::vector<Setting> Settings() override;
   absl::Status SetLogLevel(absl::string_view level) override;
@@ -59,7 +59,7 @@ class RunningConfig final : public NodeControl {
   const ConfigPlaces places_at_start_;
   absl::Mutex mu_;
   Config running_ ABSL_GUARDED_BY(mu_);
-  Config read_ ABSL_GUARDED_BY(mu_);  // Last.
+  Config read_ ABSL_GUARDED_BY(mu_);  // By the last reload.
   ConfigPlaces places_ ABSL_GUARDED_BY(mu_);
   std::function<void(const Config&)> apply_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, std::string> comes_to_ ABSL_GUARDED_BY(mu_);

@@ -12,16 +12,16 @@
 
 namespace hoistd {
 
-// What of this start metrics tell.
+// Facts of this start for metrics.
 struct MetricsStart {
-  bool keeps = false;      // Something outlives hoistd.
-  bool stands_in = false;  // Devices are emulated in the place of a GPU.
+  bool keeps = false;      // A supervisor holds hoistd's memory.
+  bool stands_in = false;  // Emulated devices replace a GPU.
   // Borrowed.
   const HostPool* host = nullptr;
 };
 
-// As hoistd.toml has it; nullptr: nowhere. Errors name the key. `engine` and
-// `clock` are borrowed.
+// Serves at metrics.listen and metrics.socket; nullptr: neither is set. Errors
+// name the key. Borrows `engine` and `clock`.
 absl::StatusOr<std::unique_ptr<MetricsServer>> ServeMetrics(
     const Config& config, const MetricsStart& start, Engine& engine,
     const Clock& clock);
