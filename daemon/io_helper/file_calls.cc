@@ -17,7 +17,7 @@
 namespace hoistd {
 namespace {
 
-// Two halves of the bounce memory: one is read into while hoistd copies out of
+// Double buffering: the helper reads into one half while hoistd copies out of
 // the other.
 constexpr uint64_t kHalf = IoHelper::kBounceBytes / 2;
 
@@ -77,8 +77,8 @@ void ReadPrefix(hoist::Packet request, int line) {
   Tell(line, Annotate(read, std::string(name)), text);
 }
 
-// An answer a range, and one more: what became of the file meanwhile. A half is
-// read into again when hoistd has said that it is done with it.
+// Sends one answer per range, and a last one: whether the file changed. Reuses
+// a half once hoistd has acknowledged it.
 void ReadRanges(hoist::Packet request, int line) {
   FileIdentity was;
   uint64_t count = 0;
@@ -100,8 +100,8 @@ void ReadRanges(hoist::Packet request, int line) {
         ReadRange(fd->get(), ranges[i], bounce.value().data() + i % 2 * kHalf);
     if (read.ok()) Tell(line, read);
   }
-  // A file that changed while it was read gave bytes of no one version, which
-  // may be why a read failed.
+  // A change during the read mixes versions, and takes precedence over a read
+  // error that it may have caused.
   absl::Status same = CheckIdentity(fd->get(), std::string(rest), was);
   Tell(line, same.ok() ? read : same);
 }

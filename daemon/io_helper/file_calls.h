@@ -15,23 +15,22 @@
 
 namespace hoistd {
 
-// As SourceFile::Open for a parked file. Where its file system is local it is
-// taken out and opened as any other; else it comes reopened and parked, for
-// `owner`, whose helpers read it.
+// SourceFile::Open for a parked file. On a local file system it is taken out
+// and opened like any other; otherwise it is reopened and parked for `owner`,
+// whose helpers read it.
 absl::StatusOr<SourceFile> OpenByHelper(IoHelper& run, User owner,
                                         hoist::UniqueFd parked,
                                         const std::string& name,
                                         const SourceFileOptions& options);
 
-// As SourceFile::ReadPrefix, for a parked file.
+// SourceFile::ReadPrefix for a parked file.
 absl::StatusOr<std::string> ReadPrefixByHelper(IoHelper& run,
                                                const SourceFile& file,
                                                uint64_t offset, uint64_t bytes);
 
-// Reads all of `requests`, whose `file` is not looked at, from a parked file,
-// then looks whether it is as it was when it was opened: DataLoss, if not.
-// Bytes go through memory of the helper's, and to their place only while this
-// call lasts.
+// Reads all `requests` from a parked file; ignores their `file`. DataLoss: the
+// file changed since its open. Bytes pass through the helper's memory, and
+// reach their target only during this call.
 absl::Status ReadByHelper(IoHelper& run, const SourceFile& file,
                           std::vector<ReadRequest> requests);
 

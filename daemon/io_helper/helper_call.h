@@ -1,9 +1,8 @@
-// What a helper is asked for, and how it answers: both ends of the line include
-// this.
+// Requests to a helper and its answers; both ends of the line include this.
 //
 // Requests and answers are packets (hoist/shared/packet_socket.h) between two
-// processes of one build that were forked from each other. So plain values
-// travel as they lie in memory, and a function by its address.
+// processes of one build, forked from each other. So plain values travel as raw
+// memory, and a function by its address.
 #ifndef HOIST_DAEMON_IO_HELPER_HELPER_CALL_H_
 #define HOIST_DAEMON_IO_HELPER_HELPER_CALL_H_
 
@@ -19,13 +18,12 @@
 
 namespace hoistd {
 
-// Runs in a helper's process, where it may hang: it has hoistd's code and none
-// of its state, threads or descriptors. `request.body` is as it was given to
-// IoHelper::Call. It answers at least once over `line`, and may hear more
-// between two answers.
+// Runs in a helper's process, where it may hang: with hoistd's code, and
+// without its state, threads and descriptors. `request.body`: IoHelper::Call's.
+// Sends at least one answer over `line`, and may receive between two answers.
 using HelperCall = void (*)(hoist::Packet request, int line);
 
-// In the helper's process. A line that is gone ends it.
+// In the helper's process. A closed line ends the process.
 void Tell(int line, const absl::Status& status, std::string_view body = {},
           std::span<const int> fds = {});
 hoist::Packet HearMore(int line);
@@ -36,7 +34,7 @@ void Pack(const T& value, std::string& to) {
   to.append(reinterpret_cast<const char*>(&value), sizeof(T));
 }
 
-// Takes a value off the front; false: `from` is too short, and unchanged.
+// Removes a value from the front; false: `from` is too short, and unchanged.
 template <typename T>
 bool Unpack(std::string_view& from, T& value) {
   static_assert(std::is_trivially_copyable_v<T>);

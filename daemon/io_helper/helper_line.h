@@ -7,13 +7,13 @@
 
 namespace hoistd {
 
-// In the helper's process: it has closed what it had open, and waits for the
-// next call.
+// In the helper's process: reports that all its files are closed and that it
+// waits for the next call.
 void SayIdle(int line);
 
 // In hoistd.
 bool IsIdle(const hoist::Packet& packet);
-// The answer's status; `packet.body` is then what was answered with it.
+// The answer's status; leaves the answer's value in `packet.body`.
 absl::Status TakeAnswer(hoist::Packet& packet);
 
 }  // namespace hoistd

@@ -22,8 +22,8 @@ namespace {
 
 constexpr int kLine = STDERR_FILENO + 1;
 
-// Nothing of what hoistd has open may stay open here: a client that waits for
-// its connection's end would wait for whatever hangs in this process.
+// Closes all of hoistd's descriptors: otherwise a client that waits for its
+// connection's end would wait for a hanging call of this process.
 void KeepOnly(int line) {
   const int null = open("/dev/null", O_RDWR);
   for (int fd = 0; fd < kLine; ++fd) dup2(null, fd);
@@ -45,14 +45,14 @@ void KeepOnly(int line) {
 }
 
 [[noreturn]] void SpawnForEver() {
-  // Those that ask hoistd to stop stay blocked, as there: it may need this
-  // process until it has stopped.
+  // Stop signals stay blocked, as in hoistd, which needs this process until it
+  // has stopped.
   prctl(PR_SET_NAME, "hoistd-helpers");
   while (true) {
     hoist::Packet request = HearMore(kLine);
     if (request.fds.size() != 1) _exit(EXIT_FAILURE);
-    // Not before: a pid that nobody has waited for names no other process, so
-    // the pidfd below is the right one.
+    // The child is not reaped yet, so its pid is not reused, and the pidfd
+    // below is the child's.
     while (waitpid(-1, nullptr, WNOHANG) > 0) {
     }
     const pid_t pid = fork();

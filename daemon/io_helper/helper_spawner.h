@@ -13,18 +13,18 @@ namespace hoistd {
 // An I/O helper: runs calls, one at a time, until its line is closed.
 struct HelperProcess {
   hoist::UniqueFd line;
-  hoist::UniqueFd pidfd;  // None where the kernel or a container has none.
+  hoist::UniqueFd pidfd;  // Invalid where the kernel or container has none.
 };
 
 // Makes I/O helpers.
 //
-// They are forked by a small process that is forked before hoistd has threads,
-// pools or descriptors: forking hoistd itself would copy its page tables and
-// share its GPU's and clients' descriptors with what may hang for ever.
+// A small process forks them. It is forked before hoistd has threads, pools or
+// descriptors: a fork of hoistd itself would copy its page tables, and share
+// descriptors of GPU and clients with a process that may hang for ever.
 //
 // Threads:  Start before there are any; Spawn from any thread.
-// Owns:     the small process, which ends with this object or with hoistd, and
-//           has its signals as that has them.
+// Owns:     the small process. It ends with this object or with hoistd, and has
+//           hoistd's signal mask.
 class HelperSpawner {
  public:
   static absl::StatusOr<std::unique_ptr<HelperSpawner>> Start();
@@ -35,7 +35,7 @@ class HelperSpawner {
  private:
   explicit HelperSpawner(hoist::UniqueFd door) : door_(std::move(door)) {}
 
-  absl::Mutex mu_;  // One asks at a time; the answer takes a fork.
+  absl::Mutex mu_;  // One request at a time; each takes a fork.
   const hoist::UniqueFd door_;
 };
 

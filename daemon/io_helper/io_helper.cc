@@ -81,7 +81,7 @@ absl::StatusOr<hoist::Packet> IoHelper::Call(HelperCall call, std::string what,
 
 absl::StatusOr<hoist::Packet> IoHelper::Next() {
   HOIST_ASSIGN_OR_RETURN(hoist::Packet packet, Wait());
-  // Idle instead: the helper has nothing more to say, which is our mistake.
+  // An Idle answer here is a bug of ours: the call has no further answer.
   if (IsIdle(packet)) return Lose(absl::InternalError("no more answers"));
   if (absl::Status s = TakeAnswer(packet); !s.ok()) return s;
   return packet;
@@ -104,7 +104,7 @@ absl::StatusOr<std::span<const std::byte>> IoHelper::Bounce() {
 }
 
 bool IoHelper::Rest() {
-  // Answers that nobody asked for any more are passed over.
+  // Skips answers of an abandoned call.
   while (busy_ && !lost_) {
     absl::StatusOr<hoist::Packet> packet = Wait();
     if (packet.ok() && IsIdle(*packet)) busy_ = false;
@@ -153,7 +153,7 @@ HelperProcess IoHelper::Kill() {
   if (process_.pidfd.valid()) {
     syscall(SYS_pidfd_send_signal, process_.pidfd.get(), SIGKILL, nullptr, 0);
   }
-  // Where there is no pidfd it ends by itself, when it hears nothing more.
+  // Without a pidfd it ends by itself when its line closes.
   shutdown(process_.line.get(), SHUT_WR);
   return std::move(process_);
 }

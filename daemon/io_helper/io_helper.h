@@ -17,8 +17,8 @@
 
 namespace hoistd {
 
-// An I/O helper process, as hoistd sees it. Nothing here waits longer for
-// it than `deadline`, or than until `stop_fd` is readable; then it is lost.
+// hoistd's side of an I/O helper process. No call waits longer than `deadline`,
+// or after `stop_fd` is readable; then the helper is lost.
 //
 // Threads:  one at a time.
 // Owns:     the line, and memory that is shared with the process. Borrows
@@ -28,33 +28,34 @@ class IoHelper {
   IoHelper(HelperProcess process, int stop_fd, absl::Duration deadline)
       : process_(std::move(process)), stop_fd_(stop_fd), deadline_(deadline) {}
 
-  // Starts a call and waits for its first answer. `what` is done, for
-  // errors and notes: "open model.safetensors". One at a time: what it answers
-  // is taken in before the next Call.
+  // Starts a call and waits for its first answer. `what` names it in errors and
+  // notes: "open model.safetensors". One at a time: take all answers before the
+  // next Call.
   //
-  // DeadlineExceeded: it hangs. Unavailable: hoistd stops, or the process died.
+  // DeadlineExceeded: the call hangs. Unavailable: hoistd stops, or the process
+  // died.
   // Other errors are the call's.
   absl::StatusOr<hoist::Packet> Call(HelperCall call, std::string what,
                                      std::string_view body,
                                      std::span<const int> fds);
-  // Its next answer.
+  // The call's next answer.
   absl::StatusOr<hoist::Packet> Next();
-  // Lets the helper hear something.
+  // Sends to the running call.
   absl::Status Say(std::string_view body);
 
-  // Memory of `kBounceBytes` that helpers read into, made at the first call.
+  // `kBounceBytes` of memory that helpers read into; made by the first call.
   static constexpr uint64_t kBounceBytes = uint64_t{8} << 20;
   absl::StatusOr<std::span<const std::byte>> Bounce();
   int bounce_fd() const { return bounce_fd_.get(); }
 
-  // Waits until the helper has closed what it had open. False: it is lost.
+  // Waits until the helper has closed its files. False: it is lost.
   bool Rest();
   bool lost() const { return lost_; }
-  // Why, if hoistd did not itself give it up.
+  // The reason of the loss; OK if hoistd abandoned the helper itself.
   const absl::Status& why() const { return why_; }
   const std::string& what() const { return what_; }
-  // Ends the process, as far as the kernel can: what is left is to be waited
-  // for. Nothing may be called after it.
+  // Kills the process, and returns what to wait for if the kernel holds it. The
+  // last call.
   HelperProcess Kill();
 
  private:

@@ -20,7 +20,7 @@ constexpr absl::Duration kIdle = absl::Seconds(10);
 
 absl::Status Stopping() { return absl::UnavailableError("hoistd is stopping"); }
 
-// A killed process has ended only when the kernel's call has returned.
+// A killed process ends only when its system call returns.
 bool HasEnded(const HelperProcess& process) {
   pollfd gone = {
       process.pidfd.valid() ? process.pidfd.get() : process.line.get(),
@@ -59,7 +59,7 @@ void IoHelpers::Post(User owner, HelperCallKind kind, Task task) {
           line.threads < kWidth[static_cast<size_t>(kind)]) {
         refused = AddThread(owner, kind, line);
       }
-      if (line.threads == 0) {  // Nobody would ever take it.
+      if (line.threads == 0) {  // No thread would run it.
         task = std::move(line.waiting.back());
         line.waiting.pop_back();
       }
@@ -193,9 +193,9 @@ void IoHelpers::End(User uid, std::unique_ptr<IoHelper> run) {
     if (!run->lost()) return;
     owner.lost.push_back(run->Kill());
   }
-  // Not what hoistd itself gave up, or what went wrong otherwise.
+  // Only deaths: not processes that hoistd ended, and not other errors.
   if (!absl::IsDeadlineExceeded(run->why())) return;
-  // A client named the file.
+  // The file's name is a client's.
   const std::string note = absl::StrCat(
       ToString(uid), ": ", absl::CHexEscape(std::string(run->why().message())));
   SPDLOG_WARN("{}", note);

@@ -24,59 +24,57 @@
 
 namespace hoistd {
 
-// What the call is for; each kind has a line of its own.
+// The purpose of a call; each kind has helpers of its own.
 enum class HelperCallKind { kReceive, kOpen, kRead };
 
 struct IoHelperOptions {
-  // How long a helper may say nothing.
+  // A helper's longest silence.
   absl::Duration deadline = absl::Seconds(30);
-  // A process was left behind. From any thread; must not block.
+  // Called for each abandoned process, from any thread; must not block.
   std::function<void(std::string note)> on_lost = [](const std::string&) {};
 };
 
 // Runs calls that may hang, in processes that hoistd can abandon.
 //
-// A call that a FUSE server never answers cannot be ended, not even by SIGKILL,
-// and neither can a process with a thread in it: so hoistd makes no call on a
-// file whose file system may hang, lest it could never stop. A process that
-// hangs is killed, which takes effect when the kernel's call returns, and
-// another does its owner's next calls.
+// SIGKILL does not end a call that a FUSE server never answers, nor a process
+// with a thread in it. So hoistd, which must be able to stop, makes no call on
+// a file whose file system may hang. A hanging process is killed, which takes
+// effect when its call returns, and another serves its owner's next calls.
 //
 // Threads:  thread-safe. Tasks run on threads of this object, which wait for
-//           their process and for nothing else; they come and go with the work.
+//           their process alone; their number follows the work.
 // Owns:     threads and processes. Borrows the spawner. Idle ones end after
 //           10 s.
-// Bounds:   one user's calls run in kWidth processes a kind at once, others
-//           wait; kMostLost processes of one user may hang; with more, the user
-//           is refused with Unavailable until one of them ends. kMostInAll of
-//           all users, many times what one may have.
-// Restart:  what hangs outlives hoistd, and ends with what it hangs on.
+// Bounds:   kWidth processes per user and kind; further calls wait. kMostLost
+//           hanging processes per user: then the user's calls get Unavailable
+//           until one ends. kMostInAll of all users, many times one user's.
+// Restart:  a hanging process outlives hoistd, and ends when its call returns.
 class IoHelpers {
  public:
   static constexpr std::array<size_t, 3> kWidth = {2, 2, 4};
   static constexpr size_t kMostLost = 8;
   static constexpr size_t kMostInAll = 1024;
 
-  // Called once, with a process or with why there is none.
+  // Called once, with a process or the reason why there is none.
   using Task = absl::AnyInvocable<void(absl::StatusOr<IoHelper*>)>;
 
   static absl::StatusOr<std::unique_ptr<IoHelpers>> Create(
       HelperSpawner& spawner, IoHelperOptions options);
   ~IoHelpers();  // Stop()s.
 
-  // After Stop the task is called here and now, with Unavailable; so it is with
-  // StartThread's error where the owner has no thread and gets none.
+  // After Stop, runs the task in this call, with Unavailable; likewise with
+  // StartThread's error if the owner has no thread and gets none.
   void Post(User owner, HelperCallKind kind, Task task)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Ends all waiting: calls under way get Unavailable. Waits for the tasks,
-  // never for a process. Again: nothing happens.
+  // Ends all waits: calls under way get Unavailable. Waits for the tasks, never
+  // for a process. Idempotent.
   void Stop() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Line {
     std::deque<Task> waiting;
     size_t threads = 0;
-    size_t idle = 0;  // Of them.
+    size_t idle = 0;  // Threads without a task.
   };
   struct Owner {
     std::array<Line, 3> lines;
@@ -90,7 +88,7 @@ class IoHelpers {
   absl::Status AddThread(User owner, HelperCallKind kind, Line& line)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Run(User uid, HelperCallKind kind) ABSL_LOCKS_EXCLUDED(mu_);
-  // False: the thread must end, and is counted out.
+  // False: the thread must end; it is no longer counted.
   bool Take(User uid, HelperCallKind kind, Task& task) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<std::unique_ptr<IoHelper>> Begin(User uid)
       ABSL_LOCKS_EXCLUDED(mu_);
@@ -102,7 +100,7 @@ class IoHelpers {
   const hoist::UniqueFd stop_;  // Readable once Stop was called.
   const IoHelperOptions options_;
   absl::Mutex mu_;
-  TimedCondVar changed_;  // Of what idle threads wait for.
+  TimedCondVar changed_;  // Idle threads wait for it.
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::map<User, Owner> owners_ ABSL_GUARDED_BY(mu_);
   std::map<std::thread::id, std::thread> threads_ ABSL_GUARDED_BY(mu_);

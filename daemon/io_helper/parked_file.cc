@@ -18,7 +18,7 @@
 namespace hoistd {
 namespace {
 
-// The last ones are not in Debian 12's linux/magic.h.
+// Debian 12's linux/magic.h lacks the last ones.
 constexpr uint32_t kLocal[] = {
     EXT4_SUPER_MAGIC,  // ext2 and ext3, too.
     XFS_SUPER_MAGIC,      BTRFS_SUPER_MAGIC,    F2FS_SUPER_MAGIC,
@@ -32,7 +32,7 @@ constexpr uint32_t kLocal[] = {
     0x7366746e,  // ntfs3
 };
 
-// A packet's descriptors without the framing: one byte and one descriptor.
+// One byte with one descriptor, without the packet framing.
 constexpr size_t kControl = CMSG_SPACE(sizeof(int));
 
 }  // namespace
@@ -43,7 +43,7 @@ absl::StatusOr<hoist::UniqueFd> Park(int fd) {
     return ErrnoToStatus(errno, "park a file");
   }
   hoist::UniqueFd parked(ends[0]);
-  // What was sent stays when its sender is closed.
+  // The queue keeps the message after its sender is closed.
   const hoist::UniqueFd sender(ends[1]);
   const hoist::Status sent = hoist::SendPacket(sender.get(), {}, {&fd, 1});
   if (!sent.ok()) return Annotate(ToAbsl(sent), "park a file");

@@ -1,10 +1,9 @@
 // Files that hoistd holds open without a call on them.
 //
-// Even close() of a descriptor may hang: FUSE is asked to flush, whatever was
-// done with it. A descriptor that waits in a socket's queue is open as any
-// other, but the kernel drops it without a flush. So a file whose file system
-// may hang is parked in a socket, which hoistd may hold and close like any
-// descriptor, and only helpers take it out.
+// Even close() may hang: it asks FUSE to flush. A descriptor in a socket's
+// queue stays open, and the kernel drops it without a flush. So a file whose
+// file system may hang is parked in a socket. hoistd can hold and close that
+// socket like any descriptor; only helpers take the file out.
 #ifndef HOIST_DAEMON_IO_HELPER_PARKED_FILE_H_
 #define HOIST_DAEMON_IO_HELPER_PARKED_FILE_H_
 
@@ -13,21 +12,22 @@
 
 namespace hoistd {
 
-// The socket, with another descriptor of the description in its queue.
-// ResourceExhausted: no more descriptors may be under way.
+// A socket with a duplicate of the descriptor in its queue. ResourceExhausted:
+// too many descriptors are in flight (RLIMIT_NOFILE).
 absl::StatusOr<hoist::UniqueFd> Park(int fd);
 
-// Another descriptor of the parked file, which stays parked. In a helper.
+// A duplicate of the parked file's descriptor; the file stays parked. For
+// helpers.
 absl::StatusOr<hoist::UniqueFd> Unpark(int parked);
 
-// Whether `fd` is such a socket. No socket of a client gets that far:
+// Whether `fd` is such a socket. A client's socket never gets here:
 // receive_call.h keeps regular files only.
 bool IsParked(int fd);
 
-// Whether calls on the file return whatever others do: its file system lies on
-// this machine's own disks or in its memory, and only root can mount it. Not
-// FUSE and network file systems, and not overlayfs, below which any of those
-// may lie. What is unknown may hang. So may this call: in a helper.
+// Whether calls on the file always return: its file system is on local disks or
+// in memory, and only root can mount it. False for FUSE, network file systems,
+// overlayfs (which may lie over them) and unknown ones. This call may hang: for
+// helpers.
 bool IsLocal(int fd);
 
 }  // namespace hoistd

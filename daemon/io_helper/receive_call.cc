@@ -17,15 +17,15 @@
 namespace hoistd {
 namespace {
 
-// Of a packet; its descriptors come in order, the sealed body's last.
+// For a packet: its descriptors come in order, the sealed body's last.
 struct Shape {
   bool received = false;
   bool sealed = false;
   uint64_t sealed_bytes = 0;
 };
 
-// What hoistd gets for `fd`. Asks nothing of a file system: seals are the
-// memory's alone, and with DONT_SYNC a type is what the kernel knows already.
+// The descriptor that hoistd gets for `fd`. Calls no file system: seals are a
+// memfd's own, and DONT_SYNC takes the type from the kernel's cache.
 absl::StatusOr<hoist::UniqueFd> ForHoistd(int fd) {
   if (fcntl(fd, F_GET_SEALS) >= 0) {
     hoist::UniqueFd same(fcntl(fd, F_DUPFD_CLOEXEC, 0));
@@ -35,7 +35,7 @@ absl::StatusOr<hoist::UniqueFd> ForHoistd(int fd) {
   struct statx known = {};
   const int asked =
       statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &known);
-  // FUSE does not tell those for whom it was not mounted.
+  // FUSE refuses stat to users other than the mounter.
   if (asked != 0 || S_ISREG(known.stx_mode)) return Park(fd);
   hoist::UniqueFd no_file(eventfd(0, EFD_CLOEXEC));
   if (!no_file.valid()) return ErrnoToStatus(errno, "take a descriptor");
@@ -50,7 +50,7 @@ void Receive(hoist::Packet request, int line) {
   hoist::Result<std::optional<hoist::Packet>> received = hoist::ReceivePacket(
       request.fds.at(0).get(), &would_block,
       {.max_body = max_body, .leave_sealed = true, .as_hoistd = true});
-  // Lest the client's connection stays open where this process hangs.
+  // Otherwise a hang of this process would keep the client's connection open.
   request.fds.clear();
   if (!received.ok()) return Tell(line, ToAbsl(received.status()));
   std::optional<hoist::Packet> packet = std::move(received).value();
@@ -78,7 +78,7 @@ void Receive(hoist::Packet request, int line) {
   Pack(shape, body);
   if (packet.has_value()) body.append(packet->body);
   Tell(line, absl::OkStatus(), body, fds);
-  // Here the client's descriptors are closed, which may hang.
+  // Closes the client's descriptors, which may hang.
 }
 
 void Drop(hoist::Packet request, int line) {

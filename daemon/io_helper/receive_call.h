@@ -11,16 +11,15 @@
 
 namespace hoistd {
 
-// As hoist::ReceivePacket, `leave_sealed`, on a connection of a client's, but
-// that hoistd gets no descriptor which may hang when it is closed or looked at:
-// memfds and files in memory come as they are, other regular files parked, and
-// in the place of anything else comes something that is no file either.
-// nullopt: there was nothing to receive.
+// hoist::ReceivePacket with `leave_sealed`, on a client's connection. hoistd
+// gets no descriptor that may hang: memfds and files in memory arrive
+// unchanged, other regular files parked, and a placeholder replaces anything
+// else. nullopt: there was nothing to receive.
 absl::StatusOr<std::optional<hoist::Packet>> ReceiveByHelper(IoHelper& run,
                                                              int socket,
                                                              uint64_t max_body);
 
-// Hangs up, and drops the client's unreceived messages. Closing their
+// Hangs up, and drops the client's unreceived messages. The close of their
 // descriptors may block: a TCP socket may wait for its peer.
 absl::Status DropByHelper(IoHelper& run, int socket);
 

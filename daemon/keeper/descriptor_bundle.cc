@@ -15,7 +15,7 @@
 namespace hoistd {
 namespace {
 
-// With a descriptor; or without one: where a turn ends.
+// Carries a descriptor, or marks the end of a turn-over.
 struct Message {
   uint64_t magic = 0x31444e554254534b;  // "KSTBUND1", as bytes.
   uint64_t id = 0;
@@ -23,10 +23,11 @@ struct Message {
   uint32_t end = 0;
 };
 
-// What the kernel counts for a message as small as ours, and some more.
+// An upper bound of the kernel's charge for one such message, in bytes.
 constexpr uint64_t kMessageCost = 1024;
 
-// `flags`: MSG_PEEK leaves it where it is; its descriptor is a duplicate.
+// `flags`: MSG_PEEK leaves the message queued and returns a duplicate
+// descriptor.
 absl::StatusOr<std::pair<Message, hoist::UniqueFd>> Receive(int socket,
                                                             int flags) {
   Message message;
@@ -36,7 +37,7 @@ absl::StatusOr<std::pair<Message, hoist::UniqueFd>> Receive(int socket,
   header.msg_iov = &part;
   header.msg_iovlen = 1;
   header.msg_control = control;
-  // Not sizeof(control): what pads it would have room for a second one.
+  // Not sizeof(control), whose padding has room for a second descriptor.
   header.msg_controllen = CMSG_LEN(sizeof(int));
   ssize_t got;
   do {
@@ -54,7 +55,7 @@ absl::StatusOr<std::pair<Message, hoist::UniqueFd>> Receive(int socket,
   }
   const bool truncated = (header.msg_flags & MSG_CTRUNC) != 0;
   if (truncated && !fd.valid()) {
-    // The kernel had no number to give.
+    // The process has no free descriptor number.
     return absl::ResourceExhaustedError(
         "no descriptor is left to take a kept one; raise LimitNOFILE");
   }
@@ -101,7 +102,7 @@ uint64_t MostFor(int socket) {
   int got = 0;
   socklen_t size = sizeof(got);
   getsockopt(socket, SOL_SOCKET, SO_SNDBUF, &got, &size);
-  // Two more pass while it is turned over: a copy, and the end.
+  // A turn-over queues two more messages: a copy, and the end mark.
   const uint64_t fit = static_cast<uint64_t>(std::max(got, 0)) / kMessageCost;
   return std::clamp<uint64_t>(fit > 2 ? fit - 2 : 1, 1,
                               DescriptorBundle::kMost);
@@ -123,7 +124,7 @@ absl::StatusOr<DescriptorBundle> DescriptorBundle::Create() {
 absl::StatusOr<DescriptorBundle> DescriptorBundle::Adopt(
     hoist::UniqueFd in, hoist::UniqueFd out, FoundDescriptor found) {
   DescriptorBundle bundle(std::move(in), std::move(out));
-  // Twice: its copy was sent, and then it was not taken out any more.
+  // A turn-over that was cut short leaves a key twice: original and copy.
   const auto stays = [&](PersistedKey key) {
     return bundle.keys_.insert(key).second;
   };
@@ -162,7 +163,8 @@ absl::Status DescriptorBundle::RemoveIf(
 
 absl::Status DescriptorBundle::TurnOver(
     absl::FunctionRef<bool(PersistedKey)> stays, FoundDescriptor found) {
-  // Of this turn alone: one may be left of who was killed in the middle of his.
+  // Unique: the queue may hold the end mark of an earlier turn-over that was
+  // killed.
   Message end;
   end.end = 1;
   if (getrandom(&end.id, sizeof(end.id), 0) != sizeof(end.id)) {

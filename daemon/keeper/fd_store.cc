@@ -11,8 +11,8 @@
 namespace hoistd {
 namespace {
 
-// Until who holds descriptors has taken in what it was sent. PID 1 may be busy
-// for seconds while a machine boots.
+// Limit of the wait until the holder has received the descriptors. PID 1 may be
+// busy for seconds during boot.
 constexpr uint64_t kPatienceUs = 10'000'000;
 
 absl::Status Told(int result, absl::string_view what) {
@@ -27,7 +27,7 @@ class SdFdStore final : public FdStore {
  public:
   absl::Status Store(const std::string& name,
                      const std::vector<int>& fds) override {
-    // FDPOLL=0: a socket of ours that hangs up is still ours.
+    // FDPOLL=0: keep sockets whose peer has hung up.
     const std::string state =
         absl::StrCat("FDSTORE=1\nFDNAME=", name, "\nFDPOLL=0");
     HOIST_RETURN_IF_ERROR(

@@ -20,7 +20,7 @@ std::string EndName(uint64_t bundle, const char* end) {
   return absl::StrCat(Keep::kPrefix, bundle, end);
 }
 
-// Which bundle's end a name is of.
+// The number of the bundle with an end of this name.
 std::optional<uint64_t> BundleOf(absl::string_view name,
                                  absl::string_view end) {
   uint64_t number = 0;
@@ -33,7 +33,7 @@ std::optional<uint64_t> BundleOf(absl::string_view name,
 
 }  // namespace
 
-// Both ends of one, once they were seen.
+// Both ends of a bundle; invalid until found.
 struct Keep::Ends {
   hoist::UniqueFd in;
   hoist::UniqueFd out;
@@ -77,7 +77,7 @@ absl::StatusOr<Keep> Keep::Create(FdStore& store, std::vector<HandedFd>& handed,
     HOIST_RETURN_IF_ERROR(store.Store(BookName(), {book->fd()}));
   }
   Keep keep(store, *std::move(book));
-  // Without the book nobody knows what they are.
+  // Without the book the descriptors' meaning is lost.
   keep.AdoptBundles(std::move(ends), understood, found, descriptor);
   return keep;
 }
@@ -104,7 +104,7 @@ void Keep::AdoptBundles(std::map<uint64_t, Ends> ends, bool understood,
   }
 }
 
-// A name that is not forgotten is met again by the next, and does no harm.
+// The next hoistd ignores a name that stays.
 void Keep::Forget(uint64_t bundle) {
   store_->Remove(EndName(bundle, kIn)).IgnoreError();
   store_->Remove(EndName(bundle, kOut)).IgnoreError();
@@ -162,7 +162,7 @@ absl::Status Keep::DropDescriptors(
   return absl::OkStatus();
 }
 
-// But for one, which is left for what comes next.
+// Keeps one empty bundle for the next descriptor.
 void Keep::ForgetEmpty() {
   for (auto it = bundles_.begin(); it != bundles_.end();) {
     if (!it->second.empty() || bundles_.size() == 1) {

@@ -30,7 +30,8 @@ namespace hoistd {
 namespace {
 
 constexpr int kCannotExec = 127;
-// The keeper did not run when it should have, and maybe nobody here did.
+// Later than this, the keeper itself was not scheduled, so its program may not
+// have been either.
 constexpr absl::Duration kLate = absl::Seconds(1);
 
 absl::StatusOr<hoist::UniqueFd> OpenLock(const std::string& path) {
@@ -46,7 +47,8 @@ struct flock WholeFile() {
   return lock;
 }
 
-// A process's own, which exec leaves it and fork does not share.
+// Locked by the program: a POSIX lock survives exec, and fork does not share
+// it.
 std::string ProgramLock(const std::string& dir) {
   return absl::StrCat(dir, "/program.lock");
 }
@@ -58,7 +60,7 @@ hoist::UniqueFd TakeSignals() {
   return hoist::UniqueFd(signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK));
 }
 
-// nullopt: it was not our child.
+// `waited`: waitpid's status; nullopt: not a child of this keeper.
 std::string HowItEnded(std::optional<int> waited) {
   if (!waited.has_value()) return "somehow";
   const int status = *waited;
@@ -66,7 +68,7 @@ std::string HowItEnded(std::optional<int> waited) {
   return absl::StrCat("exit status ", WEXITSTATUS(status));
 }
 
-// nullopt: it cannot be seen.
+// nullopt: its environment is unreadable.
 std::optional<absl::Duration> IntervalOf(pid_t program) {
   std::ifstream file(absl::StrCat("/proc/", program, "/environ"));
   const std::string environment{std::istreambuf_iterator<char>(file), {}};
@@ -146,7 +148,7 @@ void Keeper::Await() {
   pollfd ready[] = {{signals_.get(), POLLIN, 0},
                     {socket_.fd(), POLLIN, 0},
                     {program_fd_.get(), POLLIN, 0}};
-  // Bounded first: what is never due has no next millisecond.
+  // Clamped before the addition: infinity plus 1 ms overflows.
   const absl::Duration wait =
       std::clamp(UntilDue(), absl::ZeroDuration(), absl::Minutes(1));
   const absl::Time due = clock_.Now() + wait;
@@ -157,7 +159,7 @@ void Keeper::Await() {
     return;
   }
   if (clock_.Now() > due + kLate) watchdog_.Overslept(clock_.Now());
-  OnNotice();  // What it said before it ended.
+  OnNotice();  // Before the end: its last notices.
   if (ready[0].revents != 0) OnSignal();
   if (!child_ && program_ != 0 && ready[2].revents != 0) {
     Ended(std::nullopt);
@@ -192,7 +194,7 @@ absl::Status Keeper::Start() {
   started_at_ = clock_.Now();
   watchdog_.Begin();
   const absl::Status watched = Watch(child);
-  // It is reaped like any other; only SIGCHLD tells.
+  // Without a pidfd only SIGCHLD reports its end.
   if (!watched.ok()) program_ = child;
   return absl::OkStatus();
 }
@@ -200,8 +202,8 @@ absl::Status Keeper::Start() {
 void Keeper::BecomeProgram(pid_t keeper) const {
   ResetSignals();
   const int count = static_cast<int>(shelf_.held().size());
-  // Out of the way of what is handed over: if any of the file's descriptors is
-  // closed, the lock is given up.
+  // Above the descriptors that are handed over: a close of any descriptor of
+  // this file releases the lock.
   int lock = -1;
   {
     const auto opened = OpenLock(ProgramLock(options_.dir));
@@ -210,7 +212,7 @@ void Keeper::BecomeProgram(pid_t keeper) const {
     }
   }
   struct flock whole = WholeFile();
-  // Who holds it ends: it was not found to run.
+  // A holder is about to end: FindOrphan found none.
   if (lock < 0 || fcntl(lock, F_SETLKW, &whole) != 0) _exit(kCannotExec);
 
   std::vector<int> out_of_the_way;
@@ -243,7 +245,7 @@ void Keeper::SetEnvironment(pid_t keeper) const {
   set("NOTIFY_SOCKET", absl::StrCat(options_.dir, "/keeper.sock"));
   set(kKeeperFolderVariable, options_.dir);
   set(kKeeperPidVariable, absl::StrCat(keeper));
-  // Who started this keeper may watch it so.
+  // These are the keeper's own watchdog.
   unsetenv("WATCHDOG_USEC");
   unsetenv("WATCHDOG_PID");
   if (options_.watchdog > absl::ZeroDuration()) {
@@ -289,7 +291,7 @@ void Keeper::Ended(std::optional<int> waited) {
 void Keeper::Reap() {
   int status = 0;
   pid_t child;
-  // Others' orphans too, where this is the first process of a container.
+  // As a container's first process the keeper reaps orphans too.
   while ((child = waitpid(-1, &status, WNOHANG)) > 0) {
     OnNotice();
     if (child == program_ && child_) Ended(status);
@@ -322,7 +324,7 @@ void Keeper::AskToStop(int signal) {
   const absl::Time now = clock_.Now();
   stop_ = signal;
   tell_at_ = again ? now : now + options_.stop_patience;
-  // It may write to a disk what the one before stored.
+  // A new program may save the stored images to disk.
   if (program_ == 0) start_at_ = now;
 }
 
@@ -337,7 +339,7 @@ void Keeper::TellToStop() {
 
 void Keeper::OnNotice() {
   while (std::optional<Notice> notice = socket_.Receive()) {
-    // Nobody else's word counts.
+    // Ignores notices of other processes.
     if (program_ == 0 || notice->sender != program_) continue;
     shelf_.Take(*notice);
     Hear(*notice);
@@ -356,7 +358,7 @@ void Keeper::Hear(const Notice& notice) {
   const absl::Time now = clock_.Now();
   if (says("READY", "1")) ready_ = ever_ready_ = true;
   watchdog_.Hear(notice.values, now);
-  // Of its own accord, or by somebody else's signal: it must come to an end.
+  // It stops by itself, or by another's signal: bounds the time to its end.
   if (says("STOPPING", "1") && kill_at_ == absl::InfiniteFuture()) {
     leaving_ = true;
     kill_at_ = now + options_.stop_patience;
@@ -382,8 +384,8 @@ void Keeper::EndHungProgram() {
         program_, absl::FormatDuration(watchdog_.interval()));
   }
   watchdog_.Stop();
-  leaving_ = false;  // It has no say any more.
-  // As systemd does: who is stopped must go on to end by it.
+  leaving_ = false;  // EXTEND_TIMEOUT_USEC no longer counts.
+  // As systemd does: a stopped process handles SIGABRT only after SIGCONT.
   SignalProgram(SIGABRT);
   SignalProgram(SIGCONT);
   kill_at_ = clock_.Now() + options_.abort_patience;

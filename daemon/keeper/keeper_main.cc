@@ -18,14 +18,14 @@
 namespace hoistd {
 namespace {
 
-// What systemd made for the unit; else the user's own.
+// The unit's folder by systemd; else the user's.
 hoist::Result<std::string> DefaultFolder() {
   const char* runtime = std::getenv("RUNTIME_DIRECTORY");
   if (runtime != nullptr && *runtime != '\0') return std::string(runtime);
   return hoist::MakeUserSocketFolder();
 }
 
-// hoistd gives a sign twice a second.
+// hoistd sends WATCHDOG=1 twice a second.
 constexpr absl::Duration kShortestWatchdog = absl::Seconds(1);
 
 absl::StatusOr<absl::Duration> ParseWatchdog(const std::string& text) {

@@ -34,7 +34,7 @@ int KeeperWatch::Find() const {
   if (!lock.valid() || read(lock.get(), text, sizeof(text) - 1) <= 0) {
     return 0;
   }
-  // Nobody holds it: the number is an old one, and may be anybody's.
+  // Unlocked: the pid is stale, and may be another process's.
   if (flock(lock.get(), LOCK_SH | LOCK_NB) == 0) return 0;
   return std::atoi(text);
 }

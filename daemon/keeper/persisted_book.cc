@@ -20,23 +20,24 @@ namespace {
 
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kMagic = 0x314b4f4f42545350;  // "PSTBOOK1", as bytes.
-// Which half counts. No flip of some bits makes one of the other.
+// The valid half. The values differ in half of their bits, so that no flip of a
+// few turns one into the other.
 constexpr uint32_t kHalf[] = {0x0f3355a5, 0xf0ccaa5a};
-// Memory is taken in such steps, so that there is an error where it ends.
+// Memory is reserved in such steps: a shortage is an error, not SIGBUS.
 constexpr uint64_t kStep = uint64_t{1} << 20;
 
 constexpr uint32_t kErased = uint32_t{1} << 31;
 
 struct Record {
-  std::atomic<uint64_t> length;  // LengthWord; 0: there is no more.
+  std::atomic<uint64_t> length;  // LengthWord; 0: the end of the records.
   uint64_t id;
   uint64_t hash;
-  uint32_t kind;  // With kErased, or without.
+  uint32_t kind;  // Perhaps with kErased.
   uint32_t zero;
 };
 static_assert(sizeof(Record) == 32);
 
-// Never 0, and no single bit of it may change unseen.
+// Never 0, and detects any single flipped bit.
 uint64_t LengthWord(uint64_t bytes) {
   const auto n = static_cast<uint32_t>(bytes + 1);
   return (uint64_t{~n} << 32) | n;
@@ -68,7 +69,7 @@ struct PersistedBook::Header {
   uint32_t version;
   uint32_t zero;
   uint64_t half_bytes;
-  uint64_t hash;               // Of what stands above.
+  uint64_t hash;               // Of the fields above.
   std::atomic<uint32_t> half;  // One of kHalf.
   std::atomic<uint32_t> attempts;
 
@@ -199,8 +200,8 @@ absl::Status PersistedBook::Append(PersistedKey key, std::string_view value,
                                    bool erased) {
   HOIST_CHECK((key.kind & kErased) == 0);
   const uint64_t size = SizeOf(value.size());
-  // What is moved must leave room for as much again, or the next would move
-  // all once more.
+  // Moves only if half of the space is free afterwards: otherwise each of the
+  // next records would move all again.
   if (size > half_bytes_ - end_ && live_bytes_ + size <= half_bytes_ / 2) {
     HOIST_RETURN_IF_ERROR(MoveToOtherHalf());
   }
@@ -244,7 +245,7 @@ absl::Status PersistedBook::Append(PersistedKey key, std::string_view value,
 absl::Status PersistedBook::MoveToOtherHalf() {
   const uint32_t from = header().half == kHalf[0] ? 0 : 1;
   const uint32_t to = 1 - from;
-  // Zeros, whatever lay there.
+  // Zeroes the half.
   if (fallocate(memfd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                 static_cast<off_t>(kPage + to * half_bytes_),
                 static_cast<off_t>(half_bytes_)) != 0 ||
@@ -265,7 +266,7 @@ absl::Status PersistedBook::MoveToOtherHalf() {
   header().half.store(kHalf[to], std::memory_order_release);
   places_ = std::move(places);
   end_ = end;
-  // Given back; what cannot be is so at the next move.
+  // Frees the old half. After a failure the next move zeroes it.
   (void)fallocate(memfd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                   static_cast<off_t>(kPage + from * half_bytes_),
                   static_cast<off_t>(half_bytes_));

@@ -17,7 +17,7 @@ bool Says(const std::map<std::string, std::string>& said,
 std::optional<absl::Duration> ParseMicroseconds(const std::string& text) {
   uint64_t count = 0;
   if (!absl::SimpleAtoi(text, &count)) return std::nullopt;
-  // What has no end, or will not be seen.
+  // USEC_INFINITY, or longer than absl::Duration holds.
   if (count > INT64_MAX) return absl::InfiniteDuration();
   return absl::Microseconds(static_cast<int64_t>(count));
 }
@@ -36,7 +36,7 @@ void Watchdog::Begin() {
 void Watchdog::TakeOver(std::optional<absl::Duration> told, absl::Time now) {
   Begin();
   if (!told.has_value()) return;
-  // It keeps to what it was told, whatever others will be.
+  // The program keeps the interval that it was told, whatever --watchdog says.
   interval_ = *told;
   counts_ = true;
   due_ = now + interval_;
@@ -91,7 +91,7 @@ absl::Duration ToldInterval(std::string_view environment, pid_t pid) {
     if (equals == std::string_view::npos) continue;
     told.emplace(one.substr(0, equals), one.substr(equals + 1));
   }
-  // Another's, further up.
+  // WATCHDOG_USEC of an ancestor is not this process's.
   int whose = 0;
   const auto named = told.find("WATCHDOG_PID");
   if (named != told.end() &&
