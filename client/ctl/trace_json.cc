@@ -155,7 +155,7 @@ uint64_t TraceJson::Session(uint64_t session) {
 }
 
 void TraceJson::AddNames(const v1::TraceChunk& chunk) {
-  if (chunk.began_unix_ms() != 0) began_unix_ms_ = chunk.began_unix_ms();
+  if (chunk.began_unix_ns() != 0) began_unix_ns_ = chunk.began_unix_ns();
   for (const std::string& device : chunk.devices()) devices_.push_back(device);
   for (const v1::TraceSession& one : chunk.sessions()) {
     sessions_[one.id()] = one;
@@ -391,7 +391,7 @@ void TraceJson::Finish() {
   }
   text_ += "\n],\n\"displayTimeUnit\":\"ms\",\n\"otherData\":{\"hoistctl\":" +
            JsonString(HOIST_VERSION) +
-           ",\"began_unix_ms\":" + std::to_string(began_unix_ms_) +
+           ",\"began_unix_ns\":" + std::to_string(began_unix_ns_) +
            ",\"recorded_us\":" + Microseconds(recorded_ns_) +
            ",\"dropped_events\":" + std::to_string(dropped_events_) +
            ",\"unnamed_groups\":" + std::to_string(unnamed_groups_) + "}}\n";

@@ -111,7 +111,7 @@ class TraceJson {
   uint64_t recorded_ns_ = 0;
   uint64_t dropped_events_ = 0;
   uint64_t unnamed_groups_ = 0;
-  uint64_t began_unix_ms_ = 0;
+  uint64_t began_unix_ns_ = 0;
   std::vector<std::string> devices_;
   std::map<uint64_t, v1::TraceSession> sessions_;
   std::map<uint64_t, uint64_t> plans_;  // Their sessions.

@@ -181,7 +181,7 @@ void TraceCall::Began(std::unique_ptr<TraceRecording> recording) {
     if (!gone_already) {
       began_ = true;
       recording_ = std::move(recording);
-      began_unix_ms_ = static_cast<uint64_t>(absl::ToUnixMillis(absl::Now()));
+      began_unix_ns_ = static_cast<uint64_t>(absl::ToUnixNanos(absl::Now()));
     }
   }
   if (gone_already) {
@@ -232,7 +232,7 @@ bool TraceCall::Next(pb::TraceChunk* message) {
   const bool last = all_ && batch.empty();
   if (batch.empty() && !first && !last) return false;
   if (first) {
-    message->set_began_unix_ms(began_unix_ms_);
+    message->set_began_unix_ns(began_unix_ns_);
     for (const DeviceView& device : env_->engine.facts().devices) {
       message->add_devices(device.info.name);
     }

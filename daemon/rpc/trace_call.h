@@ -55,7 +55,7 @@ class TraceCall final : public StreamCall<hoist::v1::TraceChunk> {
   bool began_ ABSL_GUARDED_BY(mu_) = false;
   bool told_ ABSL_GUARDED_BY(mu_) = false;  // The first message was sent.
   bool all_ ABSL_GUARDED_BY(mu_) = false;   // Its time is over.
-  uint64_t began_unix_ms_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t began_unix_ns_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t events_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t dropped_ ABSL_GUARDED_BY(mu_) = 0;
   // A new alarm each time, since its own callback schedules the next one.

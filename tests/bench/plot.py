@@ -6,8 +6,8 @@ plot.py [FILE.json...] [--out FOLDER]     (default: plots/ beside this file)
 Without a file it draws the tables of docs/RESULTS.md, which compare hoist with
 its peers. A file is hoist-bench's JSON, or a trace:
 
-trace:     one pass of the plan in a `hoistctl trace record` (one_pass.py makes
-           one): the link's copies, the device's waits, its computation
+trace:     one pass of a file by one_pass.py: the link's copies, and the
+           device's computation
 stream:    rate over group size, the link as a line; pass time over the resident
            part of the model, the floor as a line
 fairness:  each session's share, its fair share as a line
@@ -236,42 +236,20 @@ def results(out: pathlib.Path) -> None:
 
 
 def trace(recorded: dict, stem: pathlib.Path) -> None:
-    """The last whole pass: from one copy of the first streamed group to the
-    next one. What is no wait of the device is its computation."""
-    events = recorded["traceEvents"]
-    rows = {(one["pid"], one["tid"]): one["args"]["name"] for one in events
-            if one["name"] == "thread_name"}
-
-    def slices(what: str) -> list[tuple[str, float, float]]:
-        return sorted(
-            ((one["name"], one["ts"] / 1e3, (one["ts"] + one["dur"]) / 1e3)
-             for one in events if one["ph"] == "X" and re.fullmatch(
-                 rf"plan \d+ {what}", rows[one["pid"], one["tid"]])),
-            key=lambda one: one[1])
-
-    copies = slices("copies")
-    first = min(name for name, _, _ in copies)
-    *_, begin, end = [at for name, at, _ in copies if name == first]
-
-    def within(found: list) -> list[tuple[str, float, float]]:
-        return [(name, max(a, begin) - begin, min(b, end) - begin)
-                for name, a, b in found if a < end and b > begin]
-
-    waits, at, busy = within(slices("waits")), 0.0, []
-    for _, a, b in waits:
-        if a > at:
-            busy.append(("", at, a))
-        at = max(at, b)
-    if at < end - begin:
-        busy.append(("", at, end - begin))
-    chart = Rows("One pass of a plan, by hoistctl trace",
-                 ["link copies", "device waits", "device computes"],
-                 end - begin, "ms")
-    for row, (found, color) in enumerate(((within(copies), COLORS[0]),
-                                          (waits, COLORS[1]),
-                                          (busy, COLORS[2]))):
+    """The last whole pass: from one computation of the first block to the next
+    one."""
+    slices = {row: [(one["name"], one["ts"] / 1e3, (one["ts"] + one["dur"]) / 1e3)
+                    for one in recorded["traceEvents"] if one["tid"] == row]
+              for row in ("copies", "computes")}
+    first = slices["computes"][0][0]
+    *_, begin, end = [at for name, at, _ in slices["computes"] if name == first]
+    chart = Rows("One pass of an attached module, half of it streamed",
+                 ["link copies", "device computes"], end - begin, "ms")
+    for row, (found, color) in enumerate(zip(slices.values(), COLORS)):
         for name, a, b in found:
-            chart.box(row, a, b, color, name.rpartition(".")[2], inside=True)
+            if a < end and b > begin:
+                chart.box(row, max(a, begin) - begin, min(b, end) - begin, color,
+                          name.rpartition(".")[2], inside=True)
     write(stem.with_suffix(".svg"), chart.parts)
 
 

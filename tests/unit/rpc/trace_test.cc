@@ -52,7 +52,7 @@ TEST_F(TraceTest, SendsWhatIsRecordedUntilItsTimeIsOver) {
   const auto stream = admin_->Trace(&context, Request(200));
   v1::TraceChunk chunk;
   ASSERT_TRUE(stream->Read(&chunk));
-  EXPECT_GT(chunk.began_unix_ms(), 0u);
+  EXPECT_GT(chunk.began_unix_ns(), 0u);
   ASSERT_EQ(chunk.devices_size(), 1);
   EXPECT_EQ(chunk.devices(0), "a device");
   recorder().Name(TraceSession{SessionId(5), "w", "socket", User(7), 71});
