@@ -51,7 +51,7 @@ if step "setup" scripts/setup.sh --for-tests; then
   if [[ $preset == dev && $slow == "$slow_labels" ]]; then limits "$preset"; fi
   if [[ $ci == 1 ]]; then
     sanitized asan "$programs"
-    sanitized tsan "unit|sim"
+    sanitized tsan "unit"
     # A run that can be repeated: other seeds are tried at night.
     step "fuzz" fuzz --seconds 6 --runs 100000 --seed 1
   fi
