@@ -58,11 +58,11 @@ class Clock:
         return self.unix + round(self.zero.elapsed_time(moment) * 1e6)
 
 
-def made() -> nn.Module:
-    return nn.Sequential(*(
+def made() -> nn.Sequential:
+    return nn.Sequential(nn.Sequential(*(
         nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH, bias=False),
                       nn.Linear(4 * WIDTH, WIDTH, bias=False))
-        for _ in range(BLOCKS))).to(**LIKE).eval()
+        for _ in range(BLOCKS)))).to(**LIKE).eval()
 
 
 @torch.no_grad()
@@ -78,7 +78,7 @@ def main() -> None:
             hoist.attach(model, budget=0.5, session=session)
             begun: dict[str, Any] = {}
             computed: list[tuple[str, Any, Any]] = []
-            for name, block in model.named_children():
+            for name, block in model[0].named_children():
                 block.register_forward_pre_hook(
                     lambda *_, name=name: begun.update({name: Clock.moment()}))
                 block.register_forward_hook(
@@ -101,6 +101,8 @@ def main() -> None:
         daemon.stop()
     trace = json.loads(out.read_text())
     began = trace["otherData"]["began_unix_ns"]
+    trace["otherData"]["device"] = (
+        torch.cuda.get_device_name() if CUDA else "an emulated device")
     trace["traceEvents"] = [*copies(trace["traceEvents"]), *(
         slice_of("computes", name, (clock.ns(begin) - began) / 1e3,
                  (clock.ns(end) - clock.ns(begin)) / 1e3)

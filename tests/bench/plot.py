@@ -243,7 +243,8 @@ def trace(recorded: dict, stem: pathlib.Path) -> None:
               for row in ("copies", "computes")}
     first = slices["computes"][0][0]
     *_, begin, end = [at for name, at, _ in slices["computes"] if name == first]
-    chart = Rows("One pass of an attached module, half of it streamed",
+    chart = Rows("One pass of an attached module, half of it streamed, on "
+                 + recorded["otherData"]["device"],
                  ["link copies", "device computes"], end - begin, "ms")
     for row, (found, color) in enumerate(zip(slices.values(), COLORS)):
         for name, a, b in found:
