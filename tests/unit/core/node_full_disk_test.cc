@@ -126,7 +126,7 @@ TEST(NodeFullDisk, WhatIsKeptFreeIsSaidToWhoIsRefused) {
   EXPECT_THAT(disk.refused,
               StatusIs(absl::StatusCode::kResourceExhausted,
                        AllOf(HasSubstr("8.0 KiB of it is reserved"),
-                             HasSubstr("disk alone has"))));
+                             HasSubstr("only the disk holds"))));
 }
 
 // It could not stay: what was read back is not read again and again for it.
