@@ -18,7 +18,7 @@ tally.py --flaky-from LOG RESULT.xml
 tally.py --limits OUT.xml RESULT.xml...
                                  writes a result of one case, which fails if the
                                  tests of a Python file took over 45 s of CPU
-                                 and a 16th of all files' CPU, or a program over
+                                 and a 10th of all files' CPU, or a program over
                                  30 s (gtest's result of it) that is no
                                  simulation.
 
@@ -49,7 +49,7 @@ FILE = re.compile(r"(?:.*?\btest_\w+)?")
 # 30 and 20 are the aim. The same work takes up to half as much CPU time again
 # on cores whose caches, or whose other thread, something else uses. A slower
 # machine takes longer for all files: their sum scales the limit.
-FILE_LIMIT, FILE_PART, PROGRAM_LIMIT = 45, 1 / 16, 30
+FILE_LIMIT, FILE_PART, PROGRAM_LIMIT = 45, 1 / 10, 30
 LONG_KIND = "sim."  # The label of programs that run for long.
 
 

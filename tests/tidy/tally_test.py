@@ -221,7 +221,7 @@ class TallyTest(unittest.TestCase):
                 ('<testsuites cpu_seconds="29.5"/>', "1 passed, 0 failed"),
                 ('<testsuites cpu_seconds="30.5"/>', "0 passed, 1"),
                 (suite(*slow), "1 passed, 0 failed"),
-                (suite(*slow, ("a.test_a", 80)), "0 passed, 1"),
+                (suite(*slow, ("a.test_a", 130)), "0 passed, 1"),
                 (suite(("a.test_a", 46), ("a.test_b", 64)), "0 passed, 1")):
             with tempfile.TemporaryDirectory() as folder:
                 path, out = (pathlib.Path(folder) / name for name in "xo")
