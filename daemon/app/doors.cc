@@ -42,7 +42,7 @@ absl::Status Doors::ServeSessions(SessionServerOptions options,
     if (here) options.resumed.push_back(session);
     return here;
   });
-  // At least the size of one message.
+  // At least the descriptors of one message.
   options.connection.max_in_flight_fds_of_uid =
       std::clamp<uint64_t>(DescriptorLimit() / 8, hoist::kMaxFdsPerMessage,
                            options.connection.max_in_flight_fds_of_uid);

@@ -259,7 +259,7 @@ absl::Status Hoistd::Parts::OpenTiers(std::vector<std::string>& notes) {
 absl::Status Hoistd::Parts::StartIoHelpers(HelperSpawner& spawner) {
   IoHelperOptions options;
   options.deadline = config.disk.read_deadline;
-  // The engine exists by then: only it uses the helpers.
+  // Calls of helpers begin after the engine's start and end before its end.
   options.on_lost = [this](std::string note) {
     engine->AddNote(std::move(note));
   };

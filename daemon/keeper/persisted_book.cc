@@ -20,8 +20,8 @@ namespace {
 
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kMagic = 0x314b4f4f42545350;  // "PSTBOOK1", as bytes.
-// The valid half. The values differ in half of their bits, so that no flip of a
-// few turns one into the other.
+// The valid half. The values differ in every bit, so that no flip of a few
+// turns one into the other.
 constexpr uint32_t kHalf[] = {0x0f3355a5, 0xf0ccaa5a};
 // Memory is reserved in such steps: a shortage is an error, not SIGBUS.
 constexpr uint64_t kStep = uint64_t{1} << 20;
