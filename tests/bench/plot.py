@@ -252,6 +252,9 @@ def trace(recorded: dict, stem: pathlib.Path) -> None:
                 chart.box(row, max(a, begin) - begin, min(b, end) - begin, color,
                           name.rpartition(".")[2], inside=True)
     write(stem.with_suffix(".svg"), chart.parts)
+    for row, found in slices.items():
+        busy = sum(max(0.0, min(b, end) - max(a, begin)) for _, a, b in found)
+        print(f"{row}: {busy:.1f} of {end - begin:.1f} ms")
 
 
 def main() -> None:
