@@ -54,7 +54,7 @@ step() {  # NAME COMMAND...: runs it, and books it as one test.
 
 build() {  # PRESET
   progress "configure $1" "$logs/configure-$1.log" cmake --preset "$1" \
-    "-DHOIST_TEST_PROGRAMS=$([[ $1 == "$without_programs" ]] && echo OFF || echo ON)" &&
+    $([[ $1 != "$without_programs" ]] || echo -DHOIST_TEST_PROGRAMS=OFF) &&
     progress "build $1" "$logs/build-$1.log" \
       cmake --build --preset "$1" -j "$jobs" -- -k 0
 }
