@@ -74,13 +74,13 @@ class Page(unittest.TestCase):
                 for target in words[words.index("--target") + 1:]:
                     self.assertRegex(targets, rf"(?m)^(\.\.\. )?{target}\b")
                     named += 1
-            elif "--gtest_filter" in line:
-                words[0] = str(BUILD / words[0].removeprefix("build/dev/"))
-                said = subprocess.run([*words, "--gtest_list_tests"],
-                                      check=True, capture_output=True,
-                                      text=True).stdout
-                self.assertRegex(said, r"(?m)^  \w+", line)
-                named += 1
+            elif "--gtest_filter" in line:  # CI's dev builds no such program
+                sources = "".join(path.read_text() for path in (
+                    ROOT / pathlib.Path(words[0]).parent.relative_to(
+                        "build/dev")).rglob("*.cc"))
+                for suite in re.findall(r"[=:](\w+)\.", words[1]):
+                    self.assertRegex(sources, rf"\bTEST(_[FP])?\({suite},")
+                    named += 1
             elif words[0] == "ctest":
                 said = subprocess.run(
                     ["ctest", "--test-dir", BUILD, "-N", *words[3:]],
