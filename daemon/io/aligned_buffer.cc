@@ -29,7 +29,7 @@ absl::StatusOr<AlignedBuffer> AlignedBuffer::Create(uint64_t bytes) {
     return ErrnoToStatus(errno,
                          absl::StrCat("allocate ", bytes, " bytes for I/O"));
   }
-  // Fewer pages to pin and fewer segments in each disk command; only advice.
+  // Huge pages: fewer pins, fewer segments in each disk command. Best effort.
   madvise(data, bytes, MADV_HUGEPAGE);
   return AlignedBuffer(static_cast<std::byte*>(data), bytes);
 }

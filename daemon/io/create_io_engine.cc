@@ -14,8 +14,8 @@
 namespace hoistd {
 namespace {
 
-// Sends direct files to one engine and buffered ones to the other; one engine
-// alone where the other is null. Thread-safe, as they are.
+// Sends direct files to one engine and buffered ones to the other. Without a
+// `direct` engine, `buffered` gets both. Thread-safe, as they are.
 class PerFileEngine final : public IoEngine {
  public:
   PerFileEngine(std::unique_ptr<IoEngine> direct,

@@ -10,14 +10,14 @@
 namespace hoistd {
 
 enum class IoChoice {
-  kAuto,     // Direct files by io_uring where it can be had, the rest threads.
+  kAuto,     // io_uring for direct files where available, else threads.
   kUring,    // io_uring for everything, or an error.
   kThreads,  // Threads for everything.
 };
 
 struct IoOptions {
   IoChoice choice = IoChoice::kAuto;
-  uint64_t bounce_bytes = uint64_t{64} << 20;  // Of io_uring; what flies.
+  uint64_t bounce_bytes = uint64_t{64} << 20;  // io_uring's bytes in flight.
   int uring_workers = 0;                       // 0: 2 from 4 CPUs on, else 1.
   int threads = 0;                             // 0: half the CPUs, 4 to 8.
 };

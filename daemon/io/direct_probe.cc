@@ -53,7 +53,7 @@ absl::Status CheckAlignment(int fd) {
     }
   }
 #endif
-  // Older kernels do not say, and some file systems refuse only the read.
+  // Older kernels do not tell, and some file systems refuse only the read.
   HOIST_ASSIGN_OR_RETURN(AlignedBuffer buffer,
                          AlignedBuffer::Create(kDirectAlignment));
   if (pread(fd, buffer.data(), kDirectAlignment, 0) < 0) {
@@ -62,7 +62,7 @@ absl::Status CheckAlignment(int fd) {
   return absl::OkStatus();
 }
 
-// mincore(2) says that all is there, where it may not say what is.
+// Without ownership or write access, mincore(2) reports all pages resident.
 bool MincoreTells(int fd) {
   const std::string path = absl::StrCat("/proc/self/fd/", fd);
   struct stat st = {};
@@ -87,7 +87,7 @@ uint64_t CachedByMincore(int fd, uint64_t file_bytes, uint64_t samples) {
 }
 
 // A non-blocking read still makes the kernel fetch the page. So each call
-// samples other places, and a fast disk reports slightly too large a share.
+// samples other places, and the share is slightly too large on a fast disk.
 uint64_t CachedByRead(int fd, uint64_t file_bytes, uint64_t samples) {
   posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
   std::minstd_rand places(std::random_device{}());

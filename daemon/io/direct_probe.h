@@ -10,23 +10,23 @@
 
 namespace hoistd {
 
-// Another description of the same file: `flags` as of open(2).
+// Opens a second description of the file. `flags`: those of open(2).
 absl::StatusOr<hoist::UniqueFd> Reopen(int fd, int flags);
 
-// A description with O_DIRECT that takes 4 KiB aligned requests, `access` being
-// O_RDONLY or O_RDWR. The message says why there is none; FailedPrecondition
-// where the file system has none.
+// Reopens the file with O_DIRECT, for requests aligned to 4 KiB. `access`:
+// O_RDONLY or O_RDWR. FailedPrecondition: the file needs a larger alignment, or
+// has no direct I/O. The message says why.
 absl::StatusOr<hoist::UniqueFd> OpenDirect(int fd, int access);
 
 // The name of a file system on which O_DIRECT is unavailable or useless (in
 // memory, or over a network); else empty.
 std::string BufferedFileSystem(int fd);
 
-// Share of the file in the page cache, by at most 64 samples, 0 where the
-// kernel does not say. By mincore(2), which changes nothing, where we
-// own the file or may write it; else by reads that may not wait, each of which
-// has its page fetched. `fd` is a description of our own: its readahead is
-// turned off meanwhile.
+// Estimates the share of the file in the page cache from at most 64 samples; 0
+// if the kernel does not tell. For a file that we own or may write, it uses
+// mincore(2), which changes nothing. For others it uses non-blocking reads,
+// which make the kernel fetch each sampled page. `fd` is a description of our
+// own: its readahead is off meanwhile.
 double CachedShare(int fd, uint64_t file_bytes);
 
 }  // namespace hoistd

@@ -9,7 +9,7 @@
 
 namespace hoistd {
 
-// One request. Touched only under the queue's lock once it is pushed.
+// One request. Guarded by the queue's lock once it is pushed.
 struct IoJob {
   enum class Stage { kCutting, kSyncDue, kAllCut };
 
@@ -17,7 +17,7 @@ struct IoJob {
   IoFile file;
   IoEngine::Done done;
   ReadCutter cutter;
-  std::optional<ReadPiece> next_read;  // One ahead, to see the end in time.
+  std::optional<ReadPiece> next_read;  // One ahead, to know the last one.
   uint64_t offset = 0;                 // Of the uncut rest of a write.
   std::span<const std::byte> from;     // The uncut rest of a write.
   bool sync = false;
@@ -58,7 +58,7 @@ absl::Status CheckWrite(const WriteRequest& request) {
   return CheckRange(request.offset, request.from.size());
 }
 
-// The next piece of `job`, and kAllCut once there is no further one.
+// The next piece of `job`. The last one sets kAllCut.
 Piece Cut(IoJob& job, uint64_t piece_bytes) {
   Piece piece;
   piece.direct = job.file.direct_fd >= 0;

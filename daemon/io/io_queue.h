@@ -29,12 +29,12 @@ struct Piece {
   // kWrite.
   uint64_t offset = 0;
   std::span<const std::byte> from;
-  // Shared by the queue, while parts are uncut, and the pieces in flight.
+  // Shared by the pieces in flight and, until all is cut, the queue.
   std::shared_ptr<IoJob> job;
 };
 
-// Requests, oldest first, handed out to workers in pieces, so that several
-// workers share one large request.
+// Hands out requests, oldest first, in pieces, so that several workers share a
+// large request.
 //
 // Threads:  thread-safe; `done` is called by Finish, with no lock held.
 // Bounds:   pieces have at most `piece_bytes` bytes; requests are not bounded.
@@ -52,11 +52,11 @@ class IoQueue {
   // Waits. nullopt: closed, and nothing is left to do.
   std::optional<Piece> Take() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Each piece that was taken is finished once. An error drops the request's
-  // uncut rest; the first error is the request's.
+  // To be called once for each taken piece. An error drops the request's uncut
+  // rest; `done` gets the request's first error.
   void Finish(Piece piece, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // No Push may follow. What was pushed is still handed out.
+  // No Push may follow. Earlier requests are still handed out.
   void Close() ABSL_LOCKS_EXCLUDED(mu_);
   bool Drained() const ABSL_LOCKS_EXCLUDED(mu_);
 

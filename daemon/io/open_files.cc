@@ -6,7 +6,7 @@ namespace hoistd {
 
 std::shared_ptr<const SourceFile> OpenFiles::Share(User owner,
                                                    SourceFile file) {
-  // Closed, if it is not wanted, after the lock is given back.
+  // Declared before the lock: an unneeded file is closed after the unlock.
   auto opened = std::make_shared<const SourceFile>(std::move(file));
   absl::MutexLock lock(&mu_);
   if (files_.size() >= tidy_at_) {

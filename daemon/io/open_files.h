@@ -15,13 +15,13 @@
 
 namespace hoistd {
 
-// The open model files, each once per owner. An owner's models share a file
-// that they are read from, so that more names cost no descriptors. Owners share
-// nothing, since a client can still set the flags of a descriptor that it sent.
+// The open model files, each once per owner. An owner's models share their
+// files, so that more model names cost no more descriptors. Owners share none:
+// a client can still set the flags of a descriptor that it sent.
 //
 // Threads:  thread-safe.
 // Owns:     nothing: a file closes with its last user.
-// Bounds:   as many records as open files, twice over.
+// Bounds:   64 records, or twice as many as open files.
 class OpenFiles {
  public:
   // The right to read large headers for an owner. Move-only.
@@ -53,7 +53,7 @@ class OpenFiles {
   absl::Mutex mu_;
   std::map<std::pair<User, FileIdentity>, std::weak_ptr<const SourceFile>>
       files_ ABSL_GUARDED_BY(mu_);
-  size_t tidy_at_ ABSL_GUARDED_BY(mu_) = 64;  // So many records.
+  size_t tidy_at_ ABSL_GUARDED_BY(mu_) = 64;  // In records.
   std::set<User> turns_ ABSL_GUARDED_BY(mu_);
 };
 

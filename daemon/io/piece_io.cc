@@ -11,7 +11,7 @@
 namespace hoistd {
 namespace {
 
-// EINTR and EAGAIN pass; a descriptor that gives nothing else is not a file.
+// EINTR and EAGAIN are transient in files; other descriptors may repeat them.
 constexpr int kMaxRetries = 1000;
 
 const char* NameOf(Piece::Kind kind) {
@@ -75,8 +75,8 @@ IoCall PieceIo::Next() {
   return call;
 }
 
-// Gaps of a buffered read go to the bounce memory, which it does not need
-// otherwise; they are smaller than it.
+// A buffered read has no other use for the bounce memory, so its gaps go there.
+// Each gap is smaller than that memory.
 void PieceIo::ListDestinations() {
   into_.clear();
   uint64_t skip = got_;
@@ -113,7 +113,7 @@ std::optional<absl::Status> PieceIo::ReadResult(uint64_t bytes) {
     if (bounced_) CopyOut();
     return absl::OkStatus();
   }
-  // Direct I/O can only go on at an aligned offset; if that is no progress,
+  // Direct I/O continues at aligned offsets only. No progress there means that
   // the file ends within the block.
   const uint64_t before = got_;
   got_ += bytes;

@@ -28,10 +28,10 @@ struct IoCall {
   std::span<const iovec> into;      // kReadVector.
 };
 
-// Carries one piece through as many system calls as it takes: moves direct
-// reads out to the alignment, goes on after short ones, says what errors mean,
-// and copies out of the bounce memory. It makes no system call itself, so that
-// both engines behave the same and tests need no disk.
+// Carries out one piece in one or more system calls: widens direct reads to the
+// alignment, continues after short ones, translates errors, and copies out of
+// the bounce memory. It makes no system call itself, so that both engines
+// behave the same and tests need no disk.
 //
 // Threads:  one at a time.
 // Owns:     the piece. Borrows the bounce memory, which it uses until Result
@@ -44,8 +44,8 @@ class PieceIo {
 
   // Valid until the next call of Result. kNone: there is nothing to do.
   IoCall Next();
-  // `result` is what the call returned, or -errno. nullopt: make Next() again.
-  // A status, which is the piece's: it is over.
+  // `result`: the call's result, or -errno. nullopt: make the call of Next().
+  // Otherwise the piece is over, with this status.
   std::optional<absl::Status> Result(int64_t result);
 
   Piece TakePiece() { return std::move(piece_); }
@@ -61,9 +61,9 @@ class PieceIo {
   std::span<std::byte> bounce_;
   bool bounced_ = false;
   uint64_t begin_ = 0;  // File offset of the read's first byte.
-  uint64_t need_ = 0;   // Bytes from `begin_` without which the piece fails.
-  uint64_t want_ = 0;   // Bytes to ask for: `need_`, aligned where bounced.
-  uint64_t got_ = 0;    // Bytes that are there.
+  uint64_t need_ = 0;   // Bytes from `begin_` that the piece needs.
+  uint64_t want_ = 0;   // Bytes to request: `need_`, aligned if bounced.
+  uint64_t got_ = 0;    // Bytes read or written so far.
   int retries_ = 0;
   std::vector<iovec> into_;
 };

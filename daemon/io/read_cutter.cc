@@ -7,7 +7,7 @@ namespace hoistd {
 namespace {
 
 constexpr uint64_t kMinGap = 64 << 10;
-// Below it, a bounced piece that also carries the neighbours is cheaper.
+// Below this, a bounced piece with the neighbours' bytes is cheaper.
 constexpr uint64_t kMinStraight = 64 << 10;
 constexpr size_t kMaxDestinations = 1024;
 

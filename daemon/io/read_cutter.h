@@ -10,8 +10,8 @@
 
 namespace hoistd {
 
-// What O_DIRECT asks of address, length and offset; files whose file system
-// asks for more are read through the page cache (source_file.h).
+// O_DIRECT's alignment of address, length and offset. If a file system needs a
+// larger one, its files are read through the page cache (source_file.h).
 inline constexpr uint64_t kDirectAlignment = 4096;
 
 constexpr uint64_t DirectDown(uint64_t value) {
@@ -21,7 +21,7 @@ constexpr uint64_t DirectUp(uint64_t value) {
   return DirectDown(value + kDirectAlignment - 1);
 }
 
-// What is read with one system call, as a rule.
+// A read, usually of one system call.
 struct ReadPiece {
   uint64_t offset = 0;  // In the file.
   uint64_t bytes = 0;
@@ -32,9 +32,9 @@ struct ReadPiece {
 
 // Cuts a request into pieces, in file order. Pure.
 //
-// Gaps of 64 KiB and more, and gaps at either end, are not read at all; a file
-// that ends within such a gap therefore goes unnoticed. Smaller gaps are read
-// through, since one larger read is cheaper than two.
+// Gaps of 64 KiB or more, and gaps at either end, are not read, so a file's end
+// within one goes unnoticed. Smaller gaps are read: one larger read is cheaper
+// than two.
 //
 // Bounds:   a piece has at most `piece_bytes` bytes (a multiple of 4 KiB), and
 //           at most 1,024 destinations (IOV_MAX). For a direct request, that
@@ -48,7 +48,7 @@ class ReadCutter {
   std::optional<ReadPiece> Next();
 
  private:
-  // Drops what is empty or skipped at the cursor.
+  // Moves the cursor past empty and skipped destinations.
   void SkipGap();
   bool CanGoStraight() const;
   uint64_t left() const { return into_[index_].bytes - used_; }
@@ -57,7 +57,7 @@ class ReadCutter {
   std::vector<Scatter> into_;
   uint64_t piece_bytes_ = 0;
   bool direct_ = false;
-  uint64_t offset_ = 0;  // In the file, of the cursor.
+  uint64_t offset_ = 0;  // The cursor's, in the file.
   size_t index_ = 0;     // In `into_`.
   uint64_t used_ = 0;    // Bytes of into_[index_] that are cut already.
 };

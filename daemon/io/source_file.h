@@ -17,9 +17,9 @@ namespace hoistd {
 enum class ReadMode { kAuto, kDirect, kBuffered };
 
 struct SourceFileOptions {
-  // kDirect: an error where the file cannot be read so.
+  // kDirect: an error if direct reads are unavailable.
   ReadMode mode = ReadMode::kAuto;
-  // kAuto: buffered where this share of the file is in the page cache.
+  // kAuto: buffered if at least this share of the file is in the page cache.
   double cached_share = 0.5;
 };
 
@@ -43,8 +43,8 @@ class SourceFile {
   static absl::StatusOr<SourceFile> Open(hoist::UniqueFd fd, std::string name,
                                          const SourceFileOptions& options);
 
-  // A file that another process registered. If it has changed since, reads
-  // report it.
+  // Opens a file that another process registered. Reads report a change since
+  // then.
   static absl::StatusOr<SourceFile> OpenAgain(hoist::UniqueFd fd,
                                               std::string name,
                                               const FileIdentity& identity,
@@ -54,31 +54,30 @@ class SourceFile {
   static SourceFile Parked(hoist::UniqueFd parked, std::string name,
                            const FileIdentity& identity, User owner);
 
-  // For error messages; nothing is opened by it.
+  // For error messages only; never opened.
   const std::string& name() const { return name_; }
-  // As of Open. `header_hash` is zero: whoever reads the header fills it into
-  // a copy.
+  // As of Open. `header_hash` is zero: the header's reader sets it in a copy.
   const FileIdentity& identity() const { return identity_; }
   uint64_t bytes() const { return identity_.size; }
-  // Valid while this object lives. Not of a parked file.
+  // Valid while this object lives. Not for parked files.
   IoFile io() const;
   // The user whose helpers read it, if it is parked.
   const std::optional<User>& parked_for() const { return parked_for_; }
-  // The socket where it is; borrowed.
+  // The parked file's socket; borrowed.
   int parked() const { return fd_.get(); }
-  // The file, or that socket, to be opened again; borrowed.
+  // The file, or that socket, for OpenAgain or Parked; borrowed.
   int fd() const { return fd_.get(); }
   bool direct() const { return direct_fd_.valid(); }
   // Why reads are direct or buffered, for logs and `status`.
   const std::string& mode_reason() const { return mode_reason_; }
 
-  // DataLoss: size, times or inode are no longer those of Open. Not of a parked
-  // file.
+  // DataLoss: size, times or inode have changed since Open. Not for parked
+  // files.
   absl::Status CheckUnchanged() const;
   // Blocks. DataLoss: the file ends before `offset + bytes`. The caller bounds
-  // `bytes`. Not of a parked file.
+  // `bytes`. Not for parked files.
   absl::StatusOr<std::string> ReadPrefix(uint64_t offset, uint64_t bytes) const;
-  // DataLoss: it had fewer bytes when it was opened.
+  // DataLoss: the range goes past bytes().
   absl::Status CheckRange(uint64_t offset, uint64_t bytes) const;
 
  private:
@@ -94,7 +93,7 @@ class SourceFile {
   std::optional<User> parked_for_;
 };
 
-// DataLoss: `fd` is not the file `was`, or that has changed.
+// DataLoss: `fd` is not the file `was`, or the file has changed.
 absl::Status CheckIdentity(int fd, const std::string& name,
                            const FileIdentity& was);
 

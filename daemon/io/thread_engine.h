@@ -12,11 +12,11 @@
 
 namespace hoistd {
 
-// IoEngine by preadv and pwrite on threads that share out each request.
+// IoEngine by preadv and pwrite, on threads that share each request.
 //
 // The fallback without io_uring, and the faster engine for files in the page
-// cache: a buffered read of those is a memcpy, which io_uring runs inline on
-// one thread.
+// cache: their buffered read is a memcpy, which io_uring runs inline on one
+// thread.
 //
 // Threads:  thread-safe; joins its own in the destructor.
 // Bounds:   `threads` pieces of 1 MiB in flight, with as much bounce memory.

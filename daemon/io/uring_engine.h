@@ -13,7 +13,7 @@
 namespace hoistd {
 
 // IoEngine by io_uring: O_DIRECT into registered bounce memory, or straight
-// into destinations that are aligned as the disk asks.
+// into destinations with the disk's alignment.
 //
 // Threads:  thread-safe; joins its workers in the destructor.
 // Bounds:   `bounce_bytes` in flight in all, in pieces of 1 MiB.

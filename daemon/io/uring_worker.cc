@@ -38,7 +38,7 @@ absl::StatusOr<std::unique_ptr<UringWorker>> UringWorker::Start(
   std::unique_ptr<UringWorker> worker(new UringWorker(queue, options));
   worker->wake_ = hoist::UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!worker->wake_.valid()) return ErrnoToStatus(errno, "eventfd");
-  // The thread that submits must be the one that made the ring.
+  // SINGLE_ISSUER: the submitting thread must make the ring.
   std::promise<absl::Status> promise;
   std::future<absl::Status> ready = promise.get_future();
   HOIST_ASSIGN_OR_RETURN(worker->thread_,
@@ -134,8 +134,8 @@ void UringWorker::Fill() {
 
 io_uring_sqe* UringWorker::NextSqe() {
   io_uring_sqe* sqe = io_uring_get_sqe(&ring_);
-  // One entry a slot and one for the wake-up: there is always room, since
-  // each is in the ring at most once.
+  // There is always room: the ring has one entry per slot and one for the
+  // wake-up, and each is queued at most once.
   HOIST_CHECK(sqe != nullptr);
   return sqe;
 }
@@ -186,9 +186,9 @@ void UringWorker::ArmWake() {
 void UringWorker::SubmitAndWait() {
   const int result = io_uring_submit_and_wait(&ring_, 1);
   if (result >= 0 || result == -EINTR) return;
-  // The kernel is short of memory for requests: let some complete first.
-  // Anything else means that the ring is broken, with reads into the callers'
-  // memory under way; going on could not be made safe.
+  // The kernel is short of memory for requests: let some complete first. Any
+  // other error means a broken ring, with reads into the callers' memory in
+  // flight: no safe way to continue.
   HOIST_CHECK(result == -EAGAIN || result == -EBUSY || result == -ENOMEM);
   pollfd ring = {.fd = ring_.ring_fd, .events = POLLIN, .revents = 0};
   poll(&ring, 1, 1);

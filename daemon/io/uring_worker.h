@@ -25,11 +25,11 @@ struct UringSetup {
 };
 
 // One thread with a ring of its own. It takes pieces from the engine's queue,
-// and keeps as many in flight as it has bounce chunks. It copies out of those
-// that have arrived while the disk fills the others.
+// and keeps as many in flight as it has bounce chunks. It copies out of full
+// chunks while the disk fills the others.
 //
 // Threads:  Wake from any. The ring belongs to the worker's thread alone:
-//           SINGLE_ISSUER and DEFER_TASKRUN ask for it.
+//           SINGLE_ISSUER and DEFER_TASKRUN require it.
 // Owns:     its thread, ring and bounce memory. Borrows the queue, which must
 //           be closed, and the worker woken, before the destructor joins.
 class UringWorker {
@@ -39,12 +39,12 @@ class UringWorker {
     unsigned chunks = 0;
   };
 
-  // Returns when the ring is up. The status says what the kernel refused.
+  // Returns once the ring works. An error names the call that failed.
   static absl::StatusOr<std::unique_ptr<UringWorker>> Start(
       IoQueue& queue, const Options& options);
   ~UringWorker();
 
-  // The queue has something new, or was closed.
+  // To be called after a Push or Close of the queue.
   void Wake();
   const UringSetup& setup() const { return setup_; }
 
@@ -52,17 +52,17 @@ class UringWorker {
   UringWorker(IoQueue& queue, const Options& options);
 
   absl::Status SetUp();
-  // A seccomp profile may let rings be made and not be used.
+  // A no-op: a seccomp profile may allow io_uring_setup, not io_uring_enter.
   absl::Status UseOnce();
   void Run();
-  // Starts pieces while there are any and a slot is free.
+  // Starts pieces until the queue is empty or no slot is free.
   void Fill();
   void Issue(size_t slot);
   io_uring_sqe* NextSqe();
   void ArmWake();
   void SubmitAndWait();
-  // Handles a few completions; few, so that the disk is given new work
-  // between the copies.
+  // Handles only a few completions, so that the disk gets new work between the
+  // copies.
   void Reap();
   void Complete(size_t slot, int result);
 
@@ -73,7 +73,7 @@ class UringWorker {
   AlignedBuffer arena_;
   io_uring ring_ = {};
   bool wake_armed_ = false;
-  std::vector<PieceIo> pieces_;  // One a slot; slot i has chunk i.
+  std::vector<PieceIo> pieces_;  // One per slot; slot i has chunk i.
   std::vector<size_t> free_slots_;
   std::thread thread_;
 };
