@@ -15,7 +15,7 @@ constinit std::atomic<uint64_t> forks{0};
 constinit Mutex list_mutex;
 constinit ForkClosedFd* list HOIST_GUARDED_BY(list_mutex) = nullptr;
 
-// Held across the fork, which the static check cannot follow.
+// The lock is held across the fork, which no static check can follow.
 void BeforeFork() HOIST_NOT_CHECKED { list_mutex.Lock(); }
 void InParent() HOIST_NOT_CHECKED { list_mutex.Unlock(); }
 void InChild() HOIST_NOT_CHECKED {
@@ -29,7 +29,7 @@ void InChild() HOIST_NOT_CHECKED {
 
 void RegisterHandlers() {
   static const int registered = pthread_atfork(BeforeFork, InParent, InChild);
-  (void)registered;  // Only ENOMEM: forks are then unguarded.
+  (void)registered;  // Fails on ENOMEM only: forks are unguarded then.
 }
 
 }  // namespace

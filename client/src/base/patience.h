@@ -6,16 +6,16 @@
 
 namespace hoist {
 
-// This thread's. 0, the default: until the call's deadline.
+// This thread's patience. 0, the default: until the call's deadline.
 std::chrono::milliseconds Patience();
 // Returns the old value.
 std::chrono::milliseconds SetPatience(std::chrono::milliseconds patience);
 
 // Limit of calls that give something back: hoistd has the message, and reads it
-// when it continues. hoist_c.h states it.
+// when it continues. hoist/c/stage.h and hoist/c/plan.h promise it.
 inline constexpr std::chrono::milliseconds kGiveBackPatience{5'000};
-// That, or much less after another session of this process has waited in vain:
-// their waits must not add up.
+// kGiveBackPatience, or 0.1 s soon after a silence in this process: the waits
+// of its sessions must not add up.
 std::chrono::milliseconds GiveBackPatience();
 void NoteSilence();
 

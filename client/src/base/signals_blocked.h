@@ -7,8 +7,8 @@
 namespace hoist {
 
 // Blocks all signals on this thread, and on threads that it starts, for its
-// lifetime. The program's signal handlers must not run on our threads' stacks,
-// which it does not know.
+// lifetime. The program does not know our threads' stacks, so its signal
+// handlers must not run on them.
 class SignalsBlocked {
  public:
   SignalsBlocked() {

@@ -368,7 +368,7 @@ Status Connection::Await(Pending* pending, const Limits& limits) {
       next_ping = now + ping_every;
       const MutexUnlock unlock(mu_);
       const MutexLock sending(send_mu_);
-      bool full = false;  // Then it has enough to answer.
+      bool full = false;  // Then no ping is needed.
       Result<uint64_t> ping = Expect(/*abandoned=*/true);
       if (ping.ok()) {
         (void)Send(Pack(*ping, kPing.base), {}, {now}, &full);
@@ -528,8 +528,8 @@ Status Connection::Deliver(Reply reply) {
   return Status();
 }
 
-// The previous hoistd no longer answers, and the new one has not read requests
-// that were sent to it.
+// The previous hoistd will not answer, and the new one has not seen its
+// requests: they are sent again.
 Status Connection::Resume(uint64_t number) {
   const MutexLock sending(send_mu_);
   was_resumed_.store(true);

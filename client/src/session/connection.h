@@ -33,9 +33,9 @@ Result<UniqueFd> ConnectSocket(const std::string& path,
                                std::chrono::milliseconds connect_timeout);
 
 // The connection may outlive hoistd: a keeper holds the socket too, and the
-// next hoistd resumes over it, and announces itself. Then the session reports
-// its holdings, and repeats the requests of waiting callers, who wait within
-// their deadlines.
+// next hoistd resumes over it and announces itself. Then the session reports
+// its holdings, and repeats the requests of its waiting callers, within their
+// deadlines.
 //
 // Threads:  thread-safe. Its own thread reads, so that replies may come in any
 //           order and hoistd's end is noticed at once. It blocks all signals,
@@ -48,9 +48,9 @@ class Connection {
   class Handler {
    public:
     virtual ~Handler() = default;
-    // Each lease, plan and arena, before its caller wakes: maps the slabs,
-    // which later ones rely on. An error goes to the caller, and the grant goes
-    // back.
+    // Called for each lease, plan and arena before its caller wakes. Maps the
+    // slabs: later grants rely on them. After an error, which the caller gets,
+    // the grant is given back.
     virtual Status Admit(Reply* reply) = 0;
     // Gives back a grant, admitted or not, without a caller. Must not wait for
     // a call.
@@ -68,7 +68,7 @@ class Connection {
   // One of a ClientMessage's bodies; see Pack.
   using Request = ProtobufCMessage;
 
-  // Learns at once of the session's end.
+  // Notified at once of the session's end.
   class Listener {
    public:
     virtual ~Listener() = default;
@@ -89,10 +89,10 @@ class Connection {
   ~Connection();
 
   // Sends and waits. Errors: hoistd's answer. DeadlineExceeded: no answer in
-  // time, or this thread's Patience ended in silence (a later lease is given
-  // back). Unavailable: hoistd is gone. Internal: an invalid answer.
+  // time, or silence for this thread's Patience; a late grant is given back.
+  // Unavailable: hoistd is gone. Internal: an invalid answer.
   // FailedPrecondition: closed. Cancelled: `*cancelled` was set, and WakeCalls
-  // called; a later answer is treated as late.
+  // called; a late grant is given back.
   Result<Reply> Call(const Request& request, std::span<const int> fds,
                      std::chrono::milliseconds deadline,
                      const std::atomic<bool>* cancelled = nullptr);
@@ -100,8 +100,9 @@ class Connection {
   // resumes the session, the reply is Resumed.
   Result<Reply> CallOnce(const Request& request, std::span<const int> fds,
                          std::chrono::milliseconds deadline);
-  // Many such calls, some of them in flight at a time: `each` gets the replies
-  // in order. After the first false none is sent, and later grants go back.
+  // Pipelines such calls, some of them in flight at a time. `each` gets the
+  // replies in order. After it returns false, no call is sent, and later grants
+  // are given back.
   void CallMany(std::span<const Hoist__V1__StageRequest> requests,
                 std::chrono::milliseconds deadline,
                 const std::atomic<bool>* cancelled,
@@ -117,27 +118,27 @@ class Connection {
   // Makes all calls check `cancelled`.
   void WakeCalls();
   // Sends, and ignores the reply. If hoistd reads nothing for kGiveBackPatience
-  // and the buffer is full, the session ends: it would keep its holdings
-  // otherwise.
+  // and the buffer is full, the session ends; otherwise hoistd would not learn
+  // of the release.
   void Post(const Request& request);
 
   // Why no call can succeed any more, or ok. Checks the socket itself: notices
   // any death before the call.
   Status Check() const;
-  // Ok while permanent grants are this process's: until the session is closed
-  // here, or hoistd tells it to end. hoistd's death changes nothing.
+  // Ok while permanent grants are this process's. They end when the session is
+  // closed here or hoistd tells it to end, not with hoistd's death.
   Status CheckHeld() const { return void_ ? Check() : Status(); }
   // Gives all back, even in use.
   void Close();
-  // All uses have ended. If the session has failed, hoistd is told of the
-  // release. Until then the connection stays open, since a living hoistd would
-  // give the memory to others.
+  // To be called when a use ends. After the last use of a failed session it
+  // hangs up, so that hoistd learns of the release. Before that the connection
+  // stays open: a living hoistd would give the memory to others.
   void Release();
 
-  // An error: the session has ended, for this reason; `listener` may have been
+  // An error is the reason why the session has ended; `listener` may have been
   // called, too.
   Status AddListener(Listener* listener);
-  // After this returns, `listener` is not called any more.
+  // After this returns, `listener` is no longer called.
   void RemoveListener(Listener* listener);
   // Whether it ended before hoistd sent anything.
   bool ended_unheard() const;
@@ -148,8 +149,8 @@ class Connection {
   void TellResumed();
 
  private:
-  // A request. It ends with its caller, which takes the reply; without a
-  // caller, with the reply, whose grants are given back.
+  // A request in flight. Its caller takes the reply, and ends it. Without a
+  // caller the reply ends it, and grants are given back.
   struct Pending {
     CondVar arrived;
     std::optional<Result<Reply>> reply;

@@ -100,7 +100,7 @@ Status Session::Open(const hoist_connect_options& options) {
 
 Status Session::TryToOpen(const hoist_connect_options& options,
                           std::chrono::milliseconds deadline) {
-  Close();  // Its thread uses connection_.
+  Close();  // The reading thread uses connection_.
   connection_.reset();
   Result<UniqueFd> socket =
       ConnectSocket(options.socket_path, deadline, call_deadline_);
@@ -199,12 +199,12 @@ void Session::GiveBack(const Reply& reply) {
   }
 }
 
-// No lease or plan of this session uses these slabs; if hoistd errs, they are
-// kept.
+// hoistd asks for slabs that no lease or plan of this session uses; if it errs,
+// they are kept.
 //
-// This does not wait for the GPU: by hoist_c.h, holders finish their GPU work
-// before they release. A wait would also invalidate any capture under way in
-// the context.
+// This does not wait for the GPU: holders finish their GPU work before they
+// release (hoist/c/stage.h). A wait would also invalidate any capture under way
+// in the context.
 void Session::OnAsk(const SlabAsk& ask) {
   if (!ready_.load()) return;  // It has sent no slab yet.
   std::vector<uint64_t> closed;
@@ -316,8 +316,8 @@ Status Session::Forget(const ModelTable& model) {
   return IgnoreReplayedNotFound(CallForNothing(request.base));
 }
 
-// A request repeated to the next hoistd finds nothing if the previous hoistd
-// has done it.
+// For a request that was repeated to the next hoistd, NotFound means that the
+// previous one has done it.
 Status Session::IgnoreReplayedNotFound(Status status) const {
   const bool done_before =
       status.code() == Code::kNotFound && connection_->was_resumed();
@@ -525,7 +525,7 @@ Result<PermitGrant> Session::OpenPermit(
   Result<Reply> reply =
       connection_->Call(request.base, {}, call_deadline_, cancelled);
   if (!reply.ok()) {
-    // Share and device were checked, so the verb itself is unknown.
+    // Share and device are valid, so hoistd does not know the verb.
     const Status& why = reply.status();
     if (why.code() != Code::kInvalidArgument) return why;
     return Status(Code::kUnimplemented,
@@ -555,7 +555,7 @@ Status Lease::Check() const {
 
 const TensorEntry* Lease::FindTensor(std::string_view name) const {
   // The table finds the first tensor of a name. Published groups may share
-  // names, so another group's tensor is searched here.
+  // names, so this group's tensor may be another.
   const std::optional<TensorPlace> place = model_->FindTensor(name);
   if (!place.has_value()) return nullptr;
   if (place->group == grant_.group) return &group().tensors[place->tensor];

@@ -31,16 +31,15 @@ namespace hoist {
 // The model in a reply.
 struct HeldModel {
   ModelPtr table;
-  ModelPtr held;  // The same, in use while this exists.
+  ModelPtr held;  // The same; the model is in use while it exists.
 };
 
-// After a failure, if hoistd lives, leases and plans stay this process's until
-// they are given back here; only then the connection ends.
+// If the session fails and hoistd lives, leases and plans stay this process's
+// until it gives them back. Only then does the connection end.
 //
 // Threads:  thread-safe.
-// Owns:     the connection and its share of the devices' mappings, which end
-//           with it. Slabs without its leases and rings end before, if hoistd
-//           asks for them.
+// Owns:     the connection, and its share of the devices' mappings. They end
+//           with it; slabs that it does not use, earlier, if hoistd asks.
 class Session final : private Connection::Handler {
  public:
   // All options are set; an empty path: the first of SessionSocketsToTry() that
@@ -64,9 +63,9 @@ class Session final : private Connection::Handler {
   const std::vector<DeviceFacts>& devices() const { return opened_.devices; }
   const DeviceFacts* FindDevice(uint32_t index) const;
 
-  // Plain requests. `deadline`: hoistd's wait, beyond the time of the call. A
-  // model in the answer is in use while it is held (ModelUses); `name`: the
-  // only model it can be. Internal: hoistd answered with something else.
+  // Plain requests. `deadline`: hoistd's own wait, added to the call's time. A
+  // model in the answer is in use while it is held (ModelUses); `name`: its
+  // name, if known. Internal: the answer is of another kind.
   Result<HeldModel> CallForModel(const Connection::Request& request,
                                  std::span<const int> fds = {},
                                  std::chrono::milliseconds deadline = {},
@@ -74,13 +73,13 @@ class Session final : private Connection::Handler {
   Status CallForNothing(const Connection::Request& request);
   Status Forget(const ModelTable& model);
   ModelUses& model_uses() { return *model_uses_; }
-  // For all its users in this session.
+  // See ModelUses::Hold.
   ModelPtr Hold(const ModelPtr& model) { return model_uses_->Hold(model); }
   Result<LeaseGrant> Stage(const ModelTable& model, uint32_t group,
                            uint32_t device, std::chrono::milliseconds deadline,
                            const std::atomic<bool>* cancelled = nullptr);
-  // Each group in a slab of its own, on a device or in in-place memory; `each`
-  // gets the leases in order, until it returns false.
+  // Stages each group in a slab of its own, on a device or in in-place memory.
+  // `each` gets the leases in order, until it returns false.
   struct ApartOptions {
     uint32_t device = 0;
     std::chrono::milliseconds deadline{0};
@@ -90,8 +89,8 @@ class Session final : private Connection::Handler {
   using EachLease = std::function<bool(size_t i, Result<LeaseGrant>)>;
   void StageApart(const ModelTable& model, std::span<const uint32_t> groups,
                   const ApartOptions& options, const EachLease& each);
-  // Reads of passes, in bytes per pass. Unimplemented: this hoistd is too old
-  // to store it.
+  // In-place reads, in bytes per pass. Unimplemented: this hoistd is too old to
+  // store them.
   struct HeatReport {
     Hoist__V1__HeatRequest request = HOIST__V1__HEAT_REQUEST__INIT;
     KnownHeat read;  // The request's.
@@ -100,7 +99,7 @@ class Session final : private Connection::Handler {
                                const std::atomic<bool>* cancelled = nullptr);
   // Does not wait.
   void PostHeat(const HeatReport& report);
-  // Unimplemented: this hoistd has none; the message says why.
+  // Unimplemented: no in-place memory; the message says why.
   Result<DeviceFacts> InPlace() const;
   // See Connection.
   void WakeCalls() { connection_->WakeCalls(); }
@@ -108,10 +107,10 @@ class Session final : private Connection::Handler {
               const std::atomic<bool>* cancelled) {
     return connection_->Ping(deadline, cancelled);
   }
-  // Reads into a memfd from `make`, of the image's size and allocated, sealed
-  // only against growing and shrinking. The returned one is full and read-only.
-  // Each hoistd gets its own: it seals a memfd before it fills it, and may die
-  // before it is done.
+  // Fills a memfd from `make`, and returns it read-only. `make` allocates the
+  // image's size, and seals it against growing and shrinking only. A successor
+  // of hoistd gets a new memfd: hoistd seals one before it fills it, and may
+  // die in between.
   Result<UniqueFd> ReadImage(const ModelTable& model, uint32_t group,
                              const std::function<Result<UniqueFd>()>& make,
                              std::chrono::milliseconds deadline);
@@ -122,15 +121,15 @@ class Session final : private Connection::Handler {
   void PostRelease(uint64_t lease_id) { PostReleases({&lease_id, 1}); }
   void PostReleases(std::span<const uint64_t> lease_ids);
 
-  // An error is hoistd's answer or the connection's; the grant's `admitted`
-  // says why a granted plan cannot be used here.
+  // Errors are hoistd's or the connection's. If a granted plan cannot be used
+  // here, the grant's `admitted` says why.
   Result<PlanGrant> SetPlan(const Hoist__V1__SetPlanRequest& request);
-  // kHeard: waits until hoistd has it back; with a silent hoistd as
-  // Connection::CallToGiveBack. kUnheard: does not wait.
+  // kHeard: waits until hoistd has it back; if hoistd is silent, as
+  // Connection::CallToGiveBack does. kUnheard: does not wait.
   enum Heard { kHeard, kUnheard };
   void ClearPlan(uint64_t id, Heard heard = kHeard);
 
-  // The memory's descriptors; the mapper calls CloseArena after its unmap.
+  // Returns the memory's descriptors. Unmap the memory before CloseArena.
   Result<ArenaGrant> OpenArena(const hoist_arena_options& options);
   // As ClearPlan.
   void CloseArena(uint64_t id, Heard heard = kHeard);
@@ -179,7 +178,7 @@ class Session final : private Connection::Handler {
   // The two above, and connection_, can be used on the reading thread.
   std::atomic<bool> ready_{false};
   SlabUses uses_;
-  const std::shared_ptr<ModelUses> model_uses_;  // Also of all that hold one.
+  const std::shared_ptr<ModelUses> model_uses_;  // Shared with holders.
   std::mutex plans_mu_;
   std::set<uint64_t> plans_;  // Live ones; guarded by plans_mu_.
   std::unique_ptr<Connection> connection_;

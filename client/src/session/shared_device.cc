@@ -23,9 +23,9 @@ struct Table {
   std::map<Key, std::weak_ptr<SharedDevice>> devices;  // Guarded by mu.
 };
 
-// Never destroyed: unclosed sessions may outlive static objects. There is one
-// table per fork generation, since a fork may have happened under the other's
-// lock.
+// Never destroyed: unclosed sessions may outlive static objects. Each fork
+// generation has its own table: the fork may have happened under the parent
+// table's lock.
 Table& CurrentTable(uint64_t generation) {
   static std::atomic<Table*> current{nullptr};
   Table* table = current.load();

@@ -37,19 +37,19 @@ class SharedDevice {
                                            const DeviceFacts& facts,
                                            std::vector<Uuid> gpus = {});
 
-  // Maps the slabs of a lease for `session`, which then has them, and finds its
-  // image. nullptr: the image is empty. A slab that replaces older ones at its
-  // place ends them: the daemon reuses an address range only when nothing there
-  // is leased. If this process cannot open the device (no driver, hidden by
-  // CUDA_VISIBLE_DEVICES), the slabs are kept for the next try.
+  // Maps a lease's slabs for `session`, and finds its image. nullptr: the image
+  // is empty. A slab ends older ones at its place: the daemon reuses an address
+  // range only when nothing there is leased. If this process cannot open the
+  // device (no driver, hidden by CUDA_VISIBLE_DEVICES), the slabs are kept for
+  // the next try.
   Result<const void*> Admit(const void* session, std::vector<SlabImport> slabs,
                             uint64_t offset_bytes, uint64_t image_bytes);
   // The same for an image in a separate slab, which begins at `offset_bytes`.
   Result<SlabHandle> AdmitApart(const void* session,
                                 std::vector<SlabImport> slabs,
                                 uint64_t offset_bytes);
-  // Drops the session's unused slabs of these, and returns them. A slab is
-  // unmapped with its last session.
+  // Drops those of `slabs` that the session does not use. Returns those that it
+  // no longer has. A slab is unmapped with its last session.
   std::vector<uint64_t> Close(
       const void* session, std::span<const uint64_t> slabs,
       const std::function<bool(uint64_t offset, uint64_t bytes)>& uses);
@@ -63,19 +63,19 @@ class SharedDevice {
     uint64_t id = 0;
     uint64_t bytes = 0;
     SlabBacking backing = SlabBacking::kMemfd;
-    std::set<const void*> sessions;  // That have it.
+    std::set<const void*> sessions;  // Its holders.
   };
-  // Arrived, and not mapped yet.
+  // A slab that is not mapped yet.
   struct Arrival {
     const void* session;
     SlabImport slab;
   };
   using Ranges = std::map<uint64_t, Range>;
 
-  // Ok: the session does not have it any more.
+  // Ok: the session no longer has it.
   Status GiveUpLocked(const void* session, Ranges::iterator* range);
   Status OpenMapLocked();
-  // Slabs of a lease, and waiting ones.
+  // Imports a lease's slabs, behind the waiting ones.
   Status ImportAllLocked(const void* session, std::vector<SlabImport> slabs,
                          bool open);
   Status ImportLocked(Arrival arrival);
@@ -86,7 +86,7 @@ class SharedDevice {
   std::mutex mu_;
   // All below is guarded by mu_.
   std::unique_ptr<DeviceMap> map_;
-  std::vector<Arrival> waiting_;  // In order of arrival, until map_ is.
+  std::vector<Arrival> waiting_;  // In order of arrival, until map_ exists.
   Ranges ranges_;                 // By offset; slabs in `map_`.
 };
 
