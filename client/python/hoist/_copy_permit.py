@@ -14,7 +14,7 @@ from ._library import call, sized
 from ._plan import Stream, _handle, check_terms
 from ._session import Session
 
-# The largest piece that is begun at once; see hoist_c.h.
+# The maximum of one begin; see hoist/c/copy_permit.h.
 PIECE_BYTES = 32 << 20
 
 

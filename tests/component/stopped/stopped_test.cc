@@ -1,5 +1,5 @@
-// hoistd is stopped, and lives: who gives something back is held up no longer
-// than hoist_c.h states, and what is not given back lives on.
+// hoistd is stopped, and alive: calls that give something back wait no longer
+// than hoist/c/stage.h and hoist/c/plan.h promise, and other holdings live on.
 #include <signal.h>
 #include <sys/wait.h>
 

@@ -1,5 +1,5 @@
-"""hoistd is stopped (SIGSTOP) and lives: nobody who wants to go is held up for
-longer than what hoist.detach and hoist_c.h state, and what stays goes on."""
+"""hoistd is stopped (SIGSTOP), and alive: no call waits longer than hoist.detach
+and hoist/c/plan.h promise, and attached modules go on."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class FileTensor:
 
 
 def find_files(path: OnePath) -> list[pathlib.Path]:
-    """The files that hoistd will read for a file or a folder (see hoist_c.h).
+    """The files that hoistd reads for a file or a folder (hoist/c/model.h).
 
     NotFound: there is none. InvalidArgument: a checkpoint of another kind."""
     where = pathlib.Path(path)

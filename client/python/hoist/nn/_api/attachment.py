@@ -47,7 +47,7 @@ from .originals import Originals
 
 log = logging.getLogger("hoist.nn")
 
-DETACH_PATIENCE = 5.0  # Seconds, as when giving back: see hoist_c.h.
+DETACH_PATIENCE = 5.0  # Seconds, as hoist_plan_free (hoist/c/plan.h).
 
 
 class Attachment(NotCopied):
