@@ -35,7 +35,7 @@ class Arena {
       std::shared_ptr<Session> session, const hoist_arena_options& options);
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
-  // Waits for the last uses of given blocks. Others are void.
+  // Waits for the last uses of given blocks. Taken blocks become void.
   ~Arena();
 
   // Later work on `stream` may use the block. ResourceExhausted: no room.

@@ -26,7 +26,7 @@ class ArenaMemory {
   virtual std::byte* base() const = 0;
   // The bytes that copies reach at the link's rate.
   virtual uint64_t pinned_bytes() const = 0;
-  // FailedPrecondition: the stream is under capture: a graph's launches are not
+  // FailedPrecondition: the stream is under capture. A graph's launches are not
   // ordered with takes and gives.
   virtual Status CheckStream(cuda::Stream stream) = 0;
   // A mark behind all earlier work on the stream. nullptr: that work is done.

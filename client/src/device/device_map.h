@@ -23,7 +23,7 @@ struct SlabImport {
   SlabBacking backing = SlabBacking::kMemfd;
   UniqueFd fd;                              // kMemfd, kVmm.
   std::array<uint8_t, 64> ipc_handle = {};  // kIpc.
-  // Of one image; a PieceRange maps a GPU's, not the span.
+  // A separate slab, of one image. A PieceRange maps a GPU's, not the span.
   bool apart = false;
   int numa_node = 0;  // Of the driver's host memory.
 };

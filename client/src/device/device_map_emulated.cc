@@ -79,7 +79,7 @@ class EmulatedDeviceMap final : public DeviceMap {
  private:
   mutable std::mutex mu_;
   SlabRanges slabs_;  // Guarded by mu_.
-  Mapping span_;      // Its pages are; its place is fixed.
+  Mapping span_;      // Its pages, too; its place is fixed.
 };
 
 }  // namespace

@@ -10,9 +10,9 @@
 
 namespace hoist {
 
-// Maps them side by side, readable and writable, but not in the child of a
-// fork: the memory is free when this process ends. InvalidArgument: one is no
-// memfd of its bytes.
+// Maps them side by side, readable and writable. The child of a fork does not
+// have the mapping, so the memory is free when this process ends.
+// InvalidArgument: a slab is not a memfd of its size.
 Result<Mapping> MapSlabs(const std::vector<SlabImport>& slabs);
 
 }  // namespace hoist

@@ -19,8 +19,8 @@ class PieceRange {
 
   // Fixed for the range's life.
   virtual const void* address() const = 0;
-  // Maps the slab for reading at `offset`, over a slab of the same size. On a
-  // GPU nothing may be reading there; a CPU reads either.
+  // Maps the slab for reading at `offset`, over a slab of the same size. A GPU
+  // must not be reading there; a CPU may, and reads either slab.
   virtual Status Place(uint64_t offset, const SlabHandle& slab) = 0;
   // The same over empty addresses, in order of offsets. Readable only after
   // Open, which does the slowest work of a GPU's driver for many slabs at once.

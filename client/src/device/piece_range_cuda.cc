@@ -118,7 +118,7 @@ class CudaRange final : public PieceRange {
   const cuda::Address base_;
   const uint64_t bytes_;
   std::map<uint64_t, uint64_t> placed_;  // Bytes, by offset.
-  uint64_t open_to_ = 0;  // Before that, all that was laid is readable.
+  uint64_t open_to_ = 0;                 // Laid slabs before it are readable.
 };
 
 }  // namespace

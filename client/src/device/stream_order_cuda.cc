@@ -51,7 +51,7 @@ class CudaOrder : public StreamOrder {
       if (error == cuda::kSuccess) {
         error = driver().stream_wait_event(later, event, 0);
       }
-      driver().event_destroy(event);  // Lives until it is waited for.
+      driver().event_destroy(event);  // CUDA defers it until the event is done.
       return error;
     });
   }

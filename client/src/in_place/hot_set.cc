@@ -7,8 +7,8 @@
 namespace hoist {
 namespace {
 
-// A fraction of 1 for each index, so that any first part of the indices in the
-// order of their fractions is spread evenly (the golden ratio's multiples).
+// A low-discrepancy sequence in [0, 1): the golden ratio's multiples. In its
+// order, the first indices are spread evenly, however many they are.
 double Spread(size_t i) {
   constexpr double kGolden = 0.6180339887498949;
   double whole;

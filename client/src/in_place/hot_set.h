@@ -9,13 +9,13 @@
 
 namespace hoist {
 
-// Bytes read of each piece per pass: a mean that decays, so that it follows
-// changes.
+// The mean bytes read of each piece per pass. Old passes decay, so that it
+// follows changes.
 class Heat {
  public:
   // Half-life in passes.
   static constexpr double kHalfLife = 64;
-  // Passes that others' reports count for.
+  // The weight of others' reports, in passes.
   static constexpr double kSeed = 16;
 
   explicit Heat(size_t pieces) : read_(pieces, 0) {}
@@ -41,8 +41,8 @@ struct HotPiece {
 
 // Selects the pieces with the most heat per byte that fit the budget. A hot
 // piece stays unless another has kStays times its heat, so that equal ones do
-// not alternate. Equal heat: the first in a walk with even strides, so that
-// every tensor has its part. Pure.
+// not alternate. A walk with even strides breaks ties, so that every tensor
+// gets a part. Pure.
 inline constexpr double kStays = 1.25;
 std::vector<bool> ChooseHot(std::span<const HotPiece> pieces,
                             uint64_t budget_bytes);

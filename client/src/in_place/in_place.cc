@@ -304,7 +304,7 @@ Session::HeatReport InPlace::MakeReport() {
 }
 
 void InPlace::TellHeat() {
-  // No error: a hoistd without this verb only has no heat to seed with.
+  // Not an error: a hoistd without this verb has no heat to seed with.
   Result<KnownHeat> known = session_->ReportHeat(MakeReport(), &stopping_);
   const MutexLock lock(mu_);
   if (!known.ok() || any_touch_) return;

@@ -26,7 +26,7 @@
 
 namespace hoist {
 
-// One per piece, side by side.
+// A tensor: one group per piece, side by side.
 struct InPlaceTensor {
   std::vector<uint32_t> groups;
   uint32_t units = 1;        // Equal parts, touched as a whole: rows, experts.
@@ -94,7 +94,7 @@ class InPlace {
     uint64_t bytes = 0;   // Its size in either memory.
     uint64_t image_bytes = 0;
     SlabHandle cold;
-    SlabHandle hot;  // While it is on the device by the book.
+    SlabHandle hot;  // While `book_` has it on the device.
     uint64_t cold_lease = 0;
   };
 
@@ -125,9 +125,9 @@ class InPlace {
   // Requests copies of some wanted pieces; true: some were copied.
   bool Bring() HOIST_EXCLUDES(mu_);
   void CountPending() HOIST_REQUIRES(mu_);
-  // Nothing may read the tensors. As many pieces as time allows.
+  // Remaps pieces until the limit. Nothing may read the tensors.
   void PlaceSome(std::chrono::microseconds limit) HOIST_REQUIRES(mu_);
-  // As many as a pass may be delayed by.
+  // The same, within the acceptable delay of a pass.
   void PlaceBeforePass() HOIST_REQUIRES(mu_);
   // True: a stream was parked at the boundary.
   bool PlaceAtBoundary() HOIST_EXCLUDES(mu_);
@@ -158,7 +158,7 @@ class InPlace {
   mutable Mutex mu_;
   CondVar changed_;
   std::vector<Piece> pieces_ HOIST_GUARDED_BY(mu_);
-  PieceBook book_ HOIST_GUARDED_BY(mu_);  // Of these.
+  PieceBook book_ HOIST_GUARDED_BY(mu_);  // Of pieces_.
   // Passes that the host launches: threads in a pass, the number of passes so
   // far, and streams that may still run one.
   std::vector<pid_t> launching_ HOIST_GUARDED_BY(mu_);
@@ -166,7 +166,7 @@ class InPlace {
   std::vector<cuda::Stream> streams_ HOIST_GUARDED_BY(mu_);
   std::chrono::steady_clock::time_point placed_ HOIST_GUARDED_BY(mu_);
   uint64_t budget_ HOIST_GUARDED_BY(mu_) = 0;
-  // The part of the budget that hoistd could provide, until the next attempt.
+  // The part of the budget that hoistd can provide, until the next attempt.
   uint64_t usable_ HOIST_GUARDED_BY(mu_) = UINT64_MAX;
   std::chrono::steady_clock::time_point retry_at_ HOIST_GUARDED_BY(mu_);
   bool touched_ HOIST_GUARDED_BY(mu_) = true;

@@ -137,8 +137,8 @@ void InPlace::PlaceSome(microseconds limit) {
 }
 
 void InPlace::PlaceBeforePass() {
-  // Delays a pass by at most a few pieces' time, or a fifth of the time
-  // overall.
+  // Delays one pass by a few pieces' time at most, and all passes by about a
+  // fifth of the time.
   constexpr microseconds kLeast{1'000}, kMost{20'000};
   const auto since =
       std::chrono::duration_cast<microseconds>(steady_clock::now() - placed_);
@@ -153,7 +153,8 @@ bool InPlace::PlaceAtBoundary() {
     if (AnyLaunches(0) || book_.CountToPlace() == 0 || !broken_.ok())
       return false;
   }
-  // Their streams are not ordered with the stream to be parked.
+  // The streams of launched passes are not ordered with the stream to be
+  // parked.
   if (Result<bool> run = PassesHaveRun(0); !run.ok() || !*run) return false;
   if (!boundary_->Hold(kPatience, stopping_)) return false;
   {

@@ -13,13 +13,13 @@
 
 namespace hoist {
 
-// A stream writes `at` when it arrives, waits for `pass`, and clears `at` when
-// it leaves. The holder closes the gate, first sees no stream there, and only
-// then one: that stream came later, and stays until Release. A stream that is
-// there at the first look may be leaving, and is let go. (A GPU's read of
-// `pass` does not overtake its write of `at`, by PCIe's order.) So graphs
-// capture the boundary like kernels, nothing moves except while a stream is
-// parked, and a failed pass has nothing to undo.
+// A stream sets `at` when it arrives, waits for `pass`, and clears `at` when it
+// leaves. The holder closes the gate, and waits until it sees no stream, then
+// one: that stream met a closed gate, and stays until Release. A stream that is
+// there at the first look may be leaving, so it is let go. (By PCIe's ordering,
+// a GPU's read of `pass` does not overtake its write of `at`.) So graphs
+// capture the boundary like kernels, nothing moves unless a stream is parked,
+// and a failed pass has nothing to undo.
 //
 // Threads:  Put from any, for one stream at a time; Hold and Release from one.
 // Owns:     the words. Borrows `order`.
@@ -28,7 +28,7 @@ class PassBoundary {
   static Result<std::unique_ptr<PassBoundary>> Create(StreamOrder* order);
   PassBoundary(const PassBoundary&) = delete;
   PassBoundary& operator=(const PassBoundary&) = delete;
-  // No stream is there, or will come.
+  // No stream may be there, or come later.
   ~PassBoundary();
 
   // Later work on the stream runs once it may pass.

@@ -86,7 +86,7 @@ Result<ModelTable> ModelTable::Create(Facts facts,
   table.tensor_of_.reserve(tensors);
   for (uint32_t g = 0; g < table.groups_.size(); ++g) {
     const GroupEntry& group = table.groups_[g];
-    if (group.name.empty()) {  // A missing one keeps its place, no more.
+    if (group.name.empty()) {  // A missing group has a number only.
       if (group.image_bytes != 0 || !group.tensors.empty()) {
         return MalformedModel("a missing group has an image or tensors");
       }

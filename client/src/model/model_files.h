@@ -20,10 +20,10 @@ struct ModelFiles {
   std::vector<OpenFile> index;   // One or none.
 };
 
-// `path` is a safetensors file, or a folder: with its index.json all its
-// *.safetensors files, else model.safetensors, else all. The daemon selects by
-// the index. NotFound, PermissionDenied: the system's. InvalidArgument: no
-// safetensors file there, or not a regular one.
+// `path` is a safetensors file or a folder. Of a folder it opens all
+// *.safetensors files if there is an index.json, by which the daemon selects;
+// else model.safetensors; else all. NotFound, PermissionDenied: the system's.
+// InvalidArgument: no safetensors file there, or not a regular one.
 Result<ModelFiles> OpenModelFiles(const std::string& path);
 
 }  // namespace hoist

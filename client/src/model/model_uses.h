@@ -17,17 +17,18 @@ namespace hoist {
 
 using ModelPtr = std::shared_ptr<const ModelTable>;
 
-// To hoistd a session uses a model from its first request until it reports that
-// it is done. It is done when a caller has declared so since the last request,
-// and no other handle, lease, plan, host image or fetch holds it. A dropped
-// handle alone does not end the use: a publisher may keep none.
+// hoistd counts a session as a user of a model from its first request until its
+// report that it is done. A session is done with a model when a caller has
+// declared so since the last request, and no other handle, lease, plan, host
+// image or fetch holds the model. A dropped handle alone does not end the use:
+// a publisher may keep none.
 //
 // Threads:  thread-safe; does nothing in the child of a fork. It reports under
 //           its lock, so that no request for the model overtakes the report.
-// Bounds:   an entry for each model held or not done with, and for the
-//           kMostDone newest done ones: to the next hoistd older ones are in
-//           use until the session's end. Repeated reports stay below a
-//           session's limit in flight (256).
+// Bounds:   an entry for each model in use, and for the newest kMostDone of the
+//           others. The next hoistd counts older ones as used until the
+//           session's end. Repeated reports stay below a session's limit in
+//           flight (256).
 class ModelUses : public std::enable_shared_from_this<ModelUses> {
  public:
   static constexpr size_t kMostDone = 64;
@@ -48,12 +49,12 @@ class ModelUses : public std::enable_shared_from_this<ModelUses> {
   void DoneWith(const ModelTable& table);
   // A request uses the model, and its answer does not contain it.
   void AskedFor(const ModelTable& table);
-  // Repeats the reports: to a successor of hoistd the session uses all that it
-  // may read.
+  // Repeats the reports to the next hoistd, which counts all readable models as
+  // used by the session.
   void SayAgain();
 
-  // A request whose answer may be a model: the one of that name, or, without a
-  // name, any. It ends with this object.
+  // A request whose answer may be a model: that of `name`, or any without a
+  // name. It ends with this object.
   class Ask {
    public:
     Ask(ModelUses& uses, std::optional<std::string> name);
@@ -61,7 +62,7 @@ class ModelUses : public std::enable_shared_from_this<ModelUses> {
     Ask& operator=(const Ask&) = delete;
     ~Ask();
 
-    // The answer is this one, which is in use from now on.
+    // The answer is this model, in use from now on.
     ModelPtr Answered(ModelPtr table);
 
    private:

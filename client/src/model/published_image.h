@@ -27,8 +27,8 @@ struct PublishedImage {
 // Copies tensors' data into host memory.
 using ReadBytes =
     std::function<Status(const void* from, std::span<std::byte> to)>;
-// For data on the device, whose writes must be finished. Empty: they can be
-// read directly. Errors: no driver, no such GPU here.
+// For data on the device; writes to it must be finished. Empty: the CPU can
+// read it directly. Errors: no driver, no such GPU here.
 Result<ReadBytes> ReadFrom(const DeviceFacts& device);
 
 // Tensors with equal `data` and size share their bytes. InvalidArgument: a

@@ -45,7 +45,7 @@ class CopyPermit {
 
  private:
   using Page = std::shared_ptr<PermitPage>;
-  // The page of each copy begun and not ended, oldest first; nullptr: none.
+  // Bytes that are begun and not ended, and their page; nullptr: no grants.
   struct Begun {
     Page page;
     uint64_t bytes = 0;
@@ -81,10 +81,10 @@ class CopyPermit {
   PermitLife life_;
 
   mutable Mutex mu_;
-  // The last page that streams use.
+  // The page of the last call, and its stream.
   const PermitPage* last_page_ HOIST_GUARDED_BY(mu_) = nullptr;
   cuda::Stream last_stream_ HOIST_GUARDED_BY(mu_) = nullptr;
-  std::deque<Begun> begun_ HOIST_GUARDED_BY(mu_);
+  std::deque<Begun> begun_ HOIST_GUARDED_BY(mu_);  // Oldest first.
   uint64_t begun_bytes_ HOIST_GUARDED_BY(mu_) = 0;
   hoist_copy_permit_stats stats_ HOIST_GUARDED_BY(mu_) = {};
   std::atomic<uint64_t> to_host_bytes_{0};

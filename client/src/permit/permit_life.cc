@@ -128,8 +128,8 @@ void PermitLife::Reopen() {
   }
   if (page == nullptr) return;
   open_id_ = page->id();
-  // Meanwhile hoistd may have been replaced, and the page may be either's:
-  // another page is opened.
+  // hoistd may have been replaced meanwhile, and the page may be either one's:
+  // `reopen_` is set then, and another page is opened.
   if (!ended_ && !reopen_) page_ = std::move(page);
 }
 

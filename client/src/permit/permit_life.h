@@ -34,7 +34,7 @@ class PermitLife final : public Connection::Listener {
       : session_(std::move(session)), options_(options), order_(order) {}
   PermitLife(const PermitLife&) = delete;
   PermitLife& operator=(const PermitLife&) = delete;
-  // Close, if it was opened.
+  // Closes, if it was opened.
   ~PermitLife() override;
 
   // Once. An error is hoistd's, or the reason why the page cannot be used here.
@@ -45,7 +45,7 @@ class PermitLife final : public Connection::Listener {
 
   // nullptr: no grants now.
   std::shared_ptr<PermitPage> page() const;
-  // Work was put on a stream.
+  // To be called after work was put on a stream.
   void Watch() {
     if (!watching_.exchange(true)) Notify();
   }

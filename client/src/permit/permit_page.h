@@ -31,18 +31,18 @@ class PermitPage {
 
   uint64_t id() const { return id_; }
 
-  // Before its ops are put on a stream.
+  // To be called before the bytes' ops are put on a stream.
   void Put(uint32_t bytes);
-  // Ops to put on streams in this order, for the next `put` bytes: the stream
-  // could copy them;
+  // Ops for the next `put` bytes, to be put on streams in this order. Ask: the
+  // stream has come to the copy.
   WordOp Ask(uint32_t bytes);
-  // it may copy them, at most permit::kPieceBytes;
+  // Waits for the grant of at most permit::kPieceBytes.
   WordOp Granted(uint32_t bytes);
-  // so many are copied.
+  // Reports so many bytes as copied.
   WordOp Done(uint32_t bytes);
   void AddRead(uint64_t bytes) { page().read += bytes; }
 
-  // After a CPU's write of a word.
+  // To be called after the CPU has written a word.
   void Wake();
 
   // Lets the next asks through; see permit::Released.
@@ -52,7 +52,7 @@ class PermitPage {
   // An ask is not granted.
   bool waits() const { return page().asked.load() != page().granted.load(); }
   uint32_t granted() const { return page().granted.load(); }
-  // All is done: no stream will write a word any more.
+  // Marks all as done: no stream will write a word any more.
   void Abandon() { page().done.store(page().put.load()); }
   uint64_t wake_ups() const { return wake_ups_; }
 

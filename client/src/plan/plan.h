@@ -28,8 +28,8 @@ namespace hoist {
 // hoist/c/plan.h has the promises of hoist_plan_* calls. In the child of a fork
 // only forked() may be called.
 //
-// Threads:  thread-safe; `mu_` is not held while a call waits on the CPU for
-//           bytes, but during a remake of the plan.
+// Threads:  thread-safe. `mu_` is released while a call waits on the CPU for
+//           bytes, and held during a remake of the plan.
 // Owns:     leases of residents and unplanned groups; the lane.
 // Bounds:   memory grows with the model's groups and the order.
 class Plan {
@@ -44,7 +44,7 @@ class Plan {
   // Waits for the GPU. Not in the child of a fork.
   ~Plan();
 
-  // `turn_deadline`: the wait for a staged group in the same place.
+  // `turn_deadline`: limits the wait for a staged group in the same place.
   Status Stage(uint32_t group, cuda::Stream stream, const void** data,
                std::chrono::milliseconds turn_deadline = {});
   Status Done(uint32_t group, cuda::Stream stream);
@@ -72,7 +72,7 @@ class Plan {
   };
   struct Group {
     GroupKind kind = GroupKind::kNot;
-    uint32_t lane = 0;  // kStreamed: its number there.
+    uint32_t lane = 0;  // kStreamed: its number in the lane.
     uint32_t count = 0;
     const void* address = nullptr;  // kStreamed, and residents once seen.
     PlanResidents::Slot* resident = nullptr;
@@ -82,7 +82,7 @@ class Plan {
        const hoist_plan_options& options);
 
   Status MakeOrder();
-  // Sends the plan, and replaces the old one by the answer.
+  // Sends the plan, and installs the answer in place of the old plan.
   Status Set(const std::vector<uint32_t>& order, uint64_t budget_bytes,
              uint64_t replaces) HOIST_REQUIRES(mu_);
   Status Install(PlanGrant grant, const std::vector<uint32_t>& order)

@@ -8,8 +8,8 @@
 
 namespace hoist {
 
-// Returns once the GPU is done. It may wait for a stopped hoistd's bytes: after
-// kGiveBackPatience of silence the plan is ended, which lets its waits through.
+// Returns once the GPU is done. The GPU may wait for a stopped hoistd's bytes,
+// so kGiveBackPatience of silence ends the plan, which lets its waits through.
 // A failed GPU has no work left.
 void FinishOnDevice(StreamOrder& order, Session& session, PlanLife& life);
 

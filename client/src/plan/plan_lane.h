@@ -47,11 +47,11 @@ class PlanLane {
   // No stream uses the lane any more.
   ~PlanLane();
 
-  // The first stream under capture starts the captured form; nothing may be
-  // staged then. `idle`: nothing is.
+  // The first stream under capture starts the captured form. `idle`: nothing is
+  // staged, which the start requires.
   Status FollowCapture(cuda::Stream stream, bool idle);
-  // Takes the group's next turn, and makes the stream wait for it. With the
-  // order on the CPU, Await waits.
+  // Takes the group's next turn, and makes the stream wait for it. If the order
+  // is on the CPU, Await waits instead.
   Result<Turn> Take(uint32_t group, cuda::Stream stream);
   // Makes a stream wait for an earlier turn.
   Status Join(uint32_t group, Turn turn, cuda::Stream stream);
@@ -79,7 +79,8 @@ class PlanLane {
   uint32_t DistanceTo(uint32_t group, uint32_t place) const;
   Result<Turn> TakeCounted(uint32_t group, cuda::Stream stream);
   Result<Turn> TakeCaptured(uint32_t group, cuda::Stream stream);
-  // Waits for one_at_a_time and for the captured form, with its single `want`.
+  // Orders the stream behind the last one: for one_at_a_time, and for the
+  // captured form, which has a single `want`.
   Status FollowLastStream(cuda::Stream stream);
   Status Ask(lane::RequestKind kind, uint64_t from, uint64_t to);
   void PublishCursor(uint64_t cursor);

@@ -38,19 +38,20 @@ class PlanLife final : public Connection::Listener {
   // Sets hoistd's number of the plan.
   void SetPlan(uint64_t id) { plan_.store(id); }
 
-  // An eventfd of this object; signalled by End, and by
+  // Signals EventFd(), as End does.
   void Tell();
+  // An eventfd of this object.
   Result<int> EventFd();
 
-  // Sets the lane whose waits the end lets through; nullptr: none. The lane set
-  // before is no longer touched. Once is not enough: a graph launched after the
-  // end waits again, and a copy under way may overwrite a word. So after the
-  // end a thread repeats it every millisecond for the object's life; until the
-  // end it sleeps.
+  // Sets the lane whose waits the end lets through; nullptr: none. The previous
+  // lane is no longer touched. To let them through once is not enough: a graph
+  // launched after the end waits again, and a copy under way may overwrite a
+  // word. So after the end a thread repeats it every millisecond for the
+  // object's life. Before the end it sleeps, or looks at retired lanes.
   void Watch(PlanLane* lane);
-  // Retires a lane that graphs were captured with: a later launch of one would
-  // read other bytes than its groups', and so ends the plan. Watch was called
-  // with the lane.
+  // Retires a lane that was watched and that graphs captured. A later launch
+  // of such a graph would read other bytes than its groups', so it ends the
+  // plan.
   void Retire(std::unique_ptr<PlanLane> lane);
   // No stream uses them any more.
   void DropRetired();

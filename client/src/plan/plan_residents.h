@@ -57,7 +57,7 @@ class PlanResidents {
   PlanResidents& operator=(const PlanResidents&) = delete;
   ~PlanResidents();
 
-  // Requests missing groups, and starts the thread.
+  // Prefetches the missing groups, and starts the thread.
   void Start();
   // By index into `groups`.
   Slot* slot(size_t index) { return &slots_[index]; }

@@ -42,8 +42,8 @@ Status Plan::Stage(uint32_t number, cuda::Stream stream, const void** data,
   return StageUnplanned(number, data, stream);
 }
 
-// The end of a turn is signalled, but after the plan's end it may never come.
-// So the wait also polls for that.
+// The end of a turn is signalled, but may never come after the plan's end. So
+// the wait also polls for the plan's end.
 Status Plan::AwaitTurn(uint32_t number, std::chrono::milliseconds deadline) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point end = Clock::now() + deadline;

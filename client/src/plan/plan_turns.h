@@ -13,8 +13,8 @@
 
 namespace hoist {
 
-// Groups are the lane's numbers. Nothing here waits for bytes: with the order
-// on the CPU, the caller awaits the turn, and reports it.
+// Groups are by the lane's numbers. Nothing here waits for bytes: if the order
+// is on the CPU, the caller awaits the turn, and reports it.
 //
 // Threads:  one at a time.
 // Owns:     the staged turns. Borrows the rest, which outlives it.
@@ -34,8 +34,8 @@ class PlanTurns {
   // for it. FailedPrecondition: a group in the same place is staged, or a
   // capture begins while any group is.
   Status Stage(uint32_t group, cuda::Stream stream);
-  // FailedPrecondition: more often than staged. The last one marks the group
-  // done, behind earlier work on all streams that staged it.
+  // Ends one stage. The last one marks the group done, behind earlier work on
+  // all streams that staged it. FailedPrecondition: the group is not staged.
   Status Done(uint32_t group, cuda::Stream stream);
 
   // FailedPrecondition: a group in the same place is staged.
