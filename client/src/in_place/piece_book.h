@@ -54,11 +54,11 @@ class PieceBook {
   // It was remapped: the tensor maps its other memory.
   void Placed(size_t piece);
 
-  // An ended lease of no piece.
+  // Adds an ended lease that no piece has.
   void Leave(uint64_t lease) { left_.push_back(lease); }
   // Ended leases, each once.
   std::vector<uint64_t> TakeLeft() { return std::exchange(left_, {}); }
-  // All leases on the device: no tensor maps anything any more.
+  // Ends all leases on the device: no tensor maps their memory any more.
   void LeaveAll();
 
  private:

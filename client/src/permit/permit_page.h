@@ -26,7 +26,7 @@ class PermitPage {
                                                  StreamOrder* order);
   PermitPage(const PermitPage&) = delete;
   PermitPage& operator=(const PermitPage&) = delete;
-  // No stream uses it any more.
+  // No stream may still use it.
   ~PermitPage() { order_->Unregister(mapping_.span()); }
 
   uint64_t id() const { return id_; }

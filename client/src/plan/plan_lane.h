@@ -44,7 +44,7 @@ class PlanLane {
                                                   StreamOrder* order);
   PlanLane(const PlanLane&) = delete;
   PlanLane& operator=(const PlanLane&) = delete;
-  // No stream uses the lane any more.
+  // No stream may still use the lane.
   ~PlanLane();
 
   // The first stream under capture starts the captured form. `idle`: nothing is

@@ -53,7 +53,7 @@ class PlanLife final : public Connection::Listener {
   // of such a graph would read other bytes than its groups', so it ends the
   // plan.
   void Retire(std::unique_ptr<PlanLane> lane);
-  // No stream uses them any more.
+  // No stream may still use them.
   void DropRetired();
 
  private:
