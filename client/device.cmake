@@ -1,6 +1,7 @@
 # A worker's view of device memory. No CUDA toolkit and no Abseil: the driver
 # is found at run time (hoist/shared/cuda_driver.h).
 add_library(hoist_client_device STATIC
+  ${CMAKE_CURRENT_LIST_DIR}/src/base/start_thread.cc
   ${CMAKE_CURRENT_LIST_DIR}/src/device/arena_memory_cuda.cc
   ${CMAKE_CURRENT_LIST_DIR}/src/device/arena_memory_emulated.cc
   ${CMAKE_CURRENT_LIST_DIR}/src/device/cuda_context.cc

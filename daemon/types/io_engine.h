@@ -53,7 +53,7 @@ struct IoInfo {
 
 // Asynchronous reads and writes, many in flight, oldest first.
 //
-// Threads:  Submit from any thread; it never blocks on the disk. `done` is
+// Threads:  Read and Write from any thread; it never blocks on the disk. `done` is
 //           called once, on an engine thread, and must not block.
 // Bounds:   requests queue without limit; their memory is the caller's pool
 //           extents, which are bounded.

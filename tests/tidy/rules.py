@@ -292,9 +292,10 @@ def lines_have_places(tree):
 
 
 def threads_can_be_refused(tree):
-    """hoistd's threads begin in base/start_thread.cc, which returns an error."""
-    files = ((p, without_comments(t)) for p, t in tree.code("daemon/")
-             if p != "daemon/base/start_thread.cc")
+    """Threads begin in base/start_thread.cc, which returns an error."""
+    files = ((p, without_comments(t)) for room in ("daemon/", "client/src/")
+             for p, t in tree.code(room)
+             if not p.endswith("/base/start_thread.cc"))
     return lines_matching(
         files, r"\bstd::(jthread\b|async\b|thread\s*[({]|thread\s+\w+[({])|"
                r"\b(pthread_create|thrd_create)\b|thread\w*_?\.emplace_back\([^)]",

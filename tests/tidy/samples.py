@@ -149,7 +149,8 @@ CASES = {
                             "F(threads_.emplace_back(), StartThread(x));\n"
                             "std::vector<std::thread> threads_;\n",
           "daemon/base/start_thread.cc": "return std::thread(x);\n",
-          "client/src/b.cc": "std::thread(x);\n"}, 3),
+          "client/src/base/start_thread.cc": "return std::thread(x);\n",
+          "client/src/b.cc": "std::thread(x);\n"}, 4),
     ],
     "WaitsAreMonotonic": [
         ({"daemon/io/a.cc": "mu_.AwaitWithTimeout(c, t);\n"

@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "client/src/base/signals_blocked.h"
+#include "client/src/base/start_thread.h"
 #include "hoist/hoist_c.h"
 
 namespace hoist {
@@ -29,8 +29,9 @@ Result<std::unique_ptr<Fetch>> Fetch::Start(Options options) {
     const MutexLock lock(fetch->mu_);
     fetch->leases_.reserve(asked.groups.size());
   }
-  const SignalsBlocked blocked;  // The new thread inherits it.
-  fetch->thread_ = std::thread([one = fetch.get()] { one->Run(); });
+  Status started =
+      StartThread(&fetch->thread_, [one = fetch.get()] { one->Run(); });
+  if (!started.ok()) return started;
   return fetch;
 }
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "client/src/base/fork_guard.h"
-#include "client/src/base/signals_blocked.h"
+#include "client/src/base/start_thread.h"
 #include "client/src/device/device_map.h"
 #include "hoist/shared/image_layout.h"
 
@@ -47,10 +47,10 @@ Result<std::unique_ptr<InPlace>> InPlace::Create(
   if (Status s = made->Layout(); !s.ok()) return s;
   if (Status s = made->Open(*device); !s.ok()) return s;
   if (Status s = made->StageCold(); !s.ok()) return s;
-  made->TellHeat();              // Also seeds it with others' reports.
-  const SignalsBlocked blocked;  // The new thread inherits it.
+  made->TellHeat();  // Also seeds it with others' reports.
   InPlace* const self = made.get();
-  made->thread_ = std::thread([self] { self->Run(); });
+  Status started = StartThread(&made->thread_, [self] { self->Run(); });
+  if (!started.ok()) return started;
   return made;
 }
 

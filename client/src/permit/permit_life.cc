@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "client/src/base/patience.h"
-#include "client/src/base/signals_blocked.h"
+#include "client/src/base/start_thread.h"
 
 namespace hoist {
 namespace {
@@ -53,29 +53,35 @@ Status PermitLife::Open() {
     open_id_ = page_->id();
     if (ended_ || reopen_) Retire();  // Meanwhile.
   }
-  const SignalsBlocked blocked;  // The new thread inherits it.
-  thread_ = std::thread([this] { Run(); });
-  return Status();
+  Status started = StartThread(&thread_, [this] { Run(); });
+  if (!started.ok()) {
+    session_->RemoveListener(this);
+    GiveBack();
+  }
+  return started;
 }
 
 void PermitLife::Close() {
   session_->RemoveListener(this);
-  uint64_t id = 0;
-  {
-    const MutexLock lock(mu_);
-    id = std::exchange(open_id_, 0);
-    ended_ = true;
-    if (page_ != nullptr) Retire();
-    changed_.NotifyAll();
-  }
+  End();
   // Meanwhile the thread lets pending waits through.
-  if (id != 0) session_->ClosePermit(id);
+  GiveBack();
   // A failed GPU writes to no page.
   if (used()) (void)order_->SynchronizeAll();
   stopping_ = true;
   Notify();
   session_->WakeCalls();
   thread_.join();
+  GiveBack();  // The thread may have opened another permit.
+}
+
+void PermitLife::GiveBack() {
+  uint64_t id = 0;
+  {
+    const MutexLock lock(mu_);
+    id = std::exchange(open_id_, 0);
+  }
+  if (id != 0) session_->ClosePermit(id);
 }
 
 std::shared_ptr<PermitPage> PermitLife::page() const {

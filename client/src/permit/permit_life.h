@@ -58,6 +58,7 @@ class PermitLife final : public Connection::Listener {
 
  private:
   Result<std::shared_ptr<PermitPage>> NewPage();
+  void GiveBack();  // hoistd's permit, if it is open.
   void Run();
   bool used() const;  // Whether a stream uses a page.
   void Retire() HOIST_REQUIRES(mu_);

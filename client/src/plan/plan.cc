@@ -51,7 +51,7 @@ Plan::~Plan() {
     FinishOnDevice(*order_, *session_, life_);
   }
   session_->RemoveListener(&life_);
-  life_.Watch(nullptr);
+  (void)life_.Watch(nullptr);
   life_.DropRetired();
   turns_.reset();
   lane_.reset();
@@ -147,7 +147,7 @@ Status Plan::Install(PlanGrant grant, const std::vector<uint32_t>& order) {
     stats_.host_waits += lane_->stats().host_waits;
     stats_.wake_ups += lane_->stats().wake_ups;
   }
-  life_.Watch(lane.get());
+  if (Status s = life_.Watch(lane.get()); !s.ok()) return s;
   turns_.reset();
   if (lane_ != nullptr && lane_->captured()) life_.Retire(std::move(lane_));
   lane_ = std::move(lane);

@@ -2,11 +2,10 @@
 
 #include <atomic>
 #include <chrono>
-#include <system_error>
 #include <thread>
 
 #include "client/src/base/patience.h"
-#include "client/src/base/signals_blocked.h"
+#include "client/src/base/start_thread.h"
 #include "hoist/shared/mutex.h"
 
 namespace hoist {
@@ -19,12 +18,8 @@ class SilenceWatch {
  public:
   SilenceWatch(Session& session, PlanLife& life)
       : session_(session), life_(life) {
-    const SignalsBlocked blocked;  // The new thread inherits it.
-    try {
-      thread_ = std::thread([this] { Watch(); });
-    } catch (const std::system_error&) {
-      // No thread available: the wait for the GPU has no limit.
-    }
+    // Without it the wait for the GPU has no limit.
+    (void)StartThread(&thread_, [this] { Watch(); });
   }
   ~SilenceWatch() {
     {

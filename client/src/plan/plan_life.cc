@@ -8,7 +8,7 @@
 #include <chrono>
 #include <utility>
 
-#include "client/src/base/signals_blocked.h"
+#include "client/src/base/start_thread.h"
 
 namespace hoist {
 
@@ -76,14 +76,15 @@ void PlanLife::PlansEnded(std::span<const uint64_t> plans, const Status& why) {
   End(told.ok() ? why : told);
 }
 
-void PlanLife::Watch(PlanLane* lane) {
+Status PlanLife::Watch(PlanLane* lane) {
   if (lane != nullptr && !thread_.joinable()) {
-    const SignalsBlocked blocked;  // The new thread inherits it.
-    thread_ = std::thread([this] { LetThrough(); });
+    Status started = StartThread(&thread_, [this] { LetThrough(); });
+    if (!started.ok()) return started;
   }
   const MutexLock lock(mu_);
   lane_ = lane;
   if (lane_ != nullptr && ended()) lane_->Release();
+  return Status();
 }
 
 void PlanLife::Retire(std::unique_ptr<PlanLane> lane) {

@@ -48,7 +48,8 @@ class PlanLife final : public Connection::Listener {
   // launched after the end waits again, and a copy under way may overwrite a
   // word. So after the end a thread repeats it every millisecond for the
   // object's life. Before the end it sleeps, or looks at retired lanes.
-  void Watch(PlanLane* lane);
+  // ResourceExhausted: no thread can be started; the previous lane stays.
+  Status Watch(PlanLane* lane);
   // Retires a lane that was watched and that graphs captured. A later launch
   // of such a graph would read other bytes than its groups', so it ends the
   // plan.

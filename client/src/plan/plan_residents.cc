@@ -5,7 +5,7 @@
 #include <new>
 #include <utility>
 
-#include "client/src/base/signals_blocked.h"
+#include "client/src/base/start_thread.h"
 #include "hoist/hoist_c.h"
 
 namespace hoist {
@@ -41,8 +41,7 @@ void PlanResidents::Start() {
   // Best effort: if it is refused, the stages are slower, or report the reason.
   (void)options_.session->Prefetch(*options_.model, missing, HOIST_TIER_DEVICE,
                                    options_.device);
-  const SignalsBlocked blocked;  // The new thread inherits it.
-  thread_ = std::thread([this] { StageAll(); });
+  (void)StartThread(&thread_, [this] { StageAll(); });
 }
 
 void PlanResidents::StageAll() {

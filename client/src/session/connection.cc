@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "client/src/base/patience.h"
-#include "client/src/base/signals_blocked.h"
+#include "client/src/base/start_thread.h"
 #include "hoist/shared/packet_socket.h"
 #include "hoist/shared/socket_path.h"
 #include "hoist/shared/wire.h"
@@ -157,8 +157,8 @@ Connection::Connection(UniqueFd socket, Handler* handler)
     : socket_(std::move(socket)),
       fork_closed_(socket_.get()),
       handler_(handler) {
-  const SignalsBlocked blocked;  // The new thread inherits it.
-  reader_ = std::thread([this] { Read(); });
+  const MutexLock lock(mu_);
+  failed_ = StartThread(&reader_, [this] { Read(); });
 }
 
 Connection::~Connection() { Close(); }

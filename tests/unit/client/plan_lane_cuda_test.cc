@@ -209,14 +209,14 @@ TEST_P(PlanLaneOnGpu, AfterTheEndNothingHangs) {
   Use(0, streams_[1]);  // Counted, and never ready.
   Capture(false);
   PlanLife life;
-  life.Watch(lane_.get());
+  ASSERT_TRUE(life.Watch(lane_.get()).ok());
   ASSERT_EQ(graphs_.launch(executable_, streams_[0]), cuda::kSuccess);
   life.End(Status(hoist::Code::kUnavailable, "gone"));
   EXPECT_TRUE(order_->Synchronize(streams_[0]).ok());
   EXPECT_TRUE(order_->Synchronize(streams_[1]).ok());
   ASSERT_EQ(graphs_.launch(executable_, streams_[0]), cuda::kSuccess);
   EXPECT_TRUE(order_->SynchronizeAll().ok());
-  life.Watch(nullptr);
+  ASSERT_TRUE(life.Watch(nullptr).ok());
 }
 
 // Recorded, not judged: `--gtest_output=xml` shows it.

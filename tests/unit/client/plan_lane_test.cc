@@ -286,7 +286,7 @@ TEST(PlanLife, AGraphThatIsLaunchedAfterTheEndIsLetThroughToo) {
   client.order.capturing_ = {Stream(2)};
   ASSERT_TRUE(client.plan_lane->FollowCapture(Stream(2), true).ok());
   PlanLife life;
-  life.Watch(client.plan_lane.get());
+  ASSERT_TRUE(life.Watch(client.plan_lane.get()).ok());
   life.End(Status(Code::kUnavailable, "gone"));
   life.End(Status(Code::kInternal, "later"));
   EXPECT_EQ(life.why().message(), "gone");
@@ -296,14 +296,14 @@ TEST(PlanLife, AGraphThatIsLaunchedAfterTheEndIsLetThroughToo) {
     flag.store(lane::kFlagTaken);  // As the graph does.
     flag.store(lane::kFlagEmpty);
   }
-  life.Watch(nullptr);
+  ASSERT_TRUE(life.Watch(nullptr).ok());
 }
 
 TEST(PlanLife, AnOlderWordThatComesAfterTheEndDoesNotHoldAnybody) {
   Client client;
   for (const uint32_t group : {0, 1, 0}) client.Take(group, Stream(2));
   PlanLife life;
-  life.Watch(client.plan_lane.get());
+  ASSERT_TRUE(life.Watch(client.plan_lane.get()).ok());
   life.End(Status(Code::kUnavailable, "gone"));
   client.fake.Ready(0, 0);  // A copy that was under way.
   while (!lane::Reached(client.fake.group(0).ready.load(), 3)) {
@@ -317,7 +317,7 @@ TEST(PlanLife, ALaneThatComesAfterTheEndIsReleased) {
   PlanLife life;
   life.SessionEnded(Status(Code::kUnavailable, "gone"));
   EXPECT_TRUE(life.ended());
-  life.Watch(client.plan_lane.get());
+  ASSERT_TRUE(life.Watch(client.plan_lane.get()).ok());
   EXPECT_EQ(client.fake.group(0).ready.load(), 1u);
 }
 
@@ -339,8 +339,8 @@ TEST(PlanLife, AGraphThatWasCapturedUnderAnEarlierPlanEndsTheLaterOne) {
   earlier.order.capturing_ = {Stream(2)};
   ASSERT_TRUE(earlier.plan_lane->FollowCapture(Stream(2), true).ok());
   PlanLife life;
-  life.Watch(earlier.plan_lane.get());
-  life.Watch(later.plan_lane.get());
+  ASSERT_TRUE(life.Watch(earlier.plan_lane.get()).ok());
+  ASSERT_TRUE(life.Watch(later.plan_lane.get()).ok());
   life.Retire(std::move(earlier.plan_lane));
   later.Take(1, Stream(2));
   EXPECT_FALSE(life.ended());
@@ -349,7 +349,7 @@ TEST(PlanLife, AGraphThatWasCapturedUnderAnEarlierPlanEndsTheLaterOne) {
   while (!life.ended()) std::this_thread::yield();
   EXPECT_EQ(life.why().code(), Code::kFailedPrecondition);
   EXPECT_NE(life.why().message().find("capture it anew"), std::string::npos);
-  life.Watch(nullptr);
+  ASSERT_TRUE(life.Watch(nullptr).ok());
   EXPECT_TRUE(earlier.order.registered());
   life.DropRetired();
   EXPECT_FALSE(earlier.order.registered());

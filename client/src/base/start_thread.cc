@@ -1,0 +1,51 @@
+#include "client/src/base/start_thread.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <new>
+#include <string>
+#include <system_error>
+#include <utility>
+
+namespace hoist {
+namespace {
+
+// Of this thread, and of those that it starts, for its lifetime.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_;
+};
+
+Status NoThread(const std::string& why) {
+  return Status(Code::kResourceExhausted,
+                "libhoist cannot start a thread (" + why +
+                    "); raise the limit of tasks (ulimit -u, --pids-limit) or "
+                    "of memory (ulimit -v)");
+}
+
+}  // namespace
+
+Status StartThread(std::thread* thread, std::function<void()> body) {
+  const SignalsBlocked blocked;
+  try {
+    *thread = std::thread(std::move(body));
+    return Status();
+  } catch (const std::system_error& thrown) {
+    return NoThread(thrown.what());
+  } catch (const std::bad_alloc&) {
+    return NoThread("out of memory");
+  }
+}
+
+}  // namespace hoist

@@ -1,0 +1,136 @@
+// libhoist.so where the system starts no thread: an error, and hoistd has its
+// grants back.
+#include <pthread.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <filesystem>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "hoist/hoist.h"
+#include "hoist/hoist_copy_permit.h"
+#include "tests/unit/client/fake_permit.h"
+#include "tests/unit/client/plan_worker.h"
+
+namespace hoist_test::no_thread_test {
+
+using Code = hoist::Code;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// No thread of this process can start: its stack would be too large.
+class NoThreads {
+ public:
+  NoThreads() {
+    pthread_getattr_default_np(&before_);
+    pthread_attr_t huge;
+    pthread_attr_init(&huge);
+    EXPECT_EQ(pthread_attr_setstacksize(&huge, size_t{1} << 46), 0);
+    EXPECT_EQ(pthread_setattr_default_np(&huge), 0);
+    pthread_attr_destroy(&huge);
+  }
+  ~NoThreads() {
+    EXPECT_EQ(pthread_setattr_default_np(&before_), 0);
+    pthread_attr_destroy(&before_);
+  }
+
+ private:
+  pthread_attr_t before_;
+};
+
+void ExpectNoThread(const hoist::Status& status) {
+  EXPECT_EQ(status.code(), Code::kResourceExhausted);
+  EXPECT_THAT(status.message(), HasSubstr("ulimit -u"));
+}
+
+// Counts the plans that hoistd has back.
+FakeDaemon::Script CountCleared(std::atomic<int>& cleared) {
+  return [&cleared](Peer&, const pb::ClientMessage& message,
+                    const std::vector<int>&) {
+    if (message.has_clear_plan()) ++cleared;
+    return false;
+  };
+}
+
+TEST(NoThread, AConnectionSaysSo) {
+  const std::filesystem::path folder =
+      std::filesystem::path(::testing::TempDir()) / "no_thread";
+  std::filesystem::create_directories(folder);
+  const std::string path = folder / "socket";
+  std::filesystem::remove(path);
+  const int socket = ::socket(AF_UNIX, SOCK_SEQPACKET, 0);
+  sockaddr_un at = {};
+  at.sun_family = AF_UNIX;
+  std::strncpy(at.sun_path, path.c_str(), sizeof(at.sun_path) - 1);
+  ASSERT_EQ(bind(socket, reinterpret_cast<sockaddr*>(&at), sizeof(at)), 0);
+  ASSERT_EQ(listen(socket, 1), 0);
+  hoist::ConnectOptions options;
+  options.socket_path = path;
+  {
+    const NoThreads none;
+    ExpectNoThread(hoist::Session::Connect(options).status());
+  }
+  close(socket);
+}
+
+TEST(NoThread, APlanIsGivenBack) {
+  std::atomic<int> cleared{0};
+  FakeDaemon daemon(CountCleared(cleared));
+  hoist::Session session = ConnectTo(daemon);
+  const hoist::Model model = *session.DescribeModel("deep");
+  {
+    const NoThreads none;
+    ExpectNoThread(session.SetPlan(model, {.order = {0, 1}}).status());
+  }
+  EXPECT_EQ(cleared, 1);
+  EXPECT_TRUE(session.SetPlan(model, {.order = {0, 1}}).ok());
+}
+
+TEST(NoThread, APlanThatCannotStreamHasEnded) {
+  std::atomic<int> cleared{0};
+  FakeDaemon daemon(CountCleared(cleared));
+  daemon.PlanAs({.residents = {0, 1, 2, 3, 4, 5}});
+  {
+    PlanWorker worker(daemon, {0, 1, 2, 3, 4, 5});
+    ASSERT_TRUE(worker.Use(0).ok());
+    daemon.PlanAs({});
+    {
+      const NoThreads none;
+      ExpectNoThread(worker.plan.SetBudget(8192));
+    }
+    ExpectNoThread(worker.plan.Check());
+    ExpectNoThread(worker.Use(0));
+  }
+  EXPECT_EQ(cleared, 1);
+}
+
+TEST(NoThread, AFetchSaysSo) {
+  FakeDaemon daemon;
+  hoist::Session session = ConnectTo(daemon);
+  const hoist::Model model = *session.DescribeModel("m");
+  {
+    const NoThreads none;
+    ExpectNoThread(session.StartFetch(model, {0}).status());
+  }
+  EXPECT_TRUE(session.StartFetch(model, {0}).ok());
+}
+
+TEST(NoThread, APermitIsGivenBack) {
+  PermitScript script;
+  FakeDaemon daemon(script.script());
+  hoist::Session session = ConnectTo(daemon);
+  {
+    const NoThreads none;
+    ExpectNoThread(hoist::CopyPermit::Open(session, {}).status());
+  }
+  EXPECT_THAT(script.closed(), ElementsAre(601u));
+  // Without a listener that was freed.
+  EXPECT_TRUE(hoist::CopyPermit::Open(session, {}).ok());
+}
+
+}  // namespace hoist_test::no_thread_test
