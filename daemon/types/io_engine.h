@@ -53,8 +53,8 @@ struct IoInfo {
 
 // Asynchronous reads and writes, many in flight, oldest first.
 //
-// Threads:  Read and Write from any thread; it never blocks on the disk. `done` is
-//           called once, on an engine thread, and must not block.
+// Threads:  Read and Write from any thread; they never block on the disk.
+//           `done` is called once, on an engine thread, and must not block.
 // Bounds:   requests queue without limit; their memory is the caller's pool
 //           extents, which are bounded.
 class IoEngine {
