@@ -122,7 +122,8 @@ absl::Status AddGroup(const pb::PersistedSpec::SourceGroup& in,
                       reach.from() <= reach.to() &&
                       reach.to() <= spec.sheets[reach.file()]->bytes;
     if (!fits) return Malformed("group");
-    group->reaches.push_back({reach.file(), reach.from(), reach.to()});
+    group->reaches.push_back(
+        {reach.file(), reach.from(), reach.to() - reach.from()});
   }
   spec.image_bytes += group->image_bytes;
   spec.tensors += static_cast<uint32_t>(group->tensors.size());
@@ -224,11 +225,11 @@ std::string ToRecord(const ModelSpec& spec) {
       into->set_image_offset(run.image_offset);
       into->set_size_bytes(run.bytes);
     }
-    for (const SheetReach& reach : group->reaches) {
+    for (const SheetRange& reach : group->reaches) {
       pb::PersistedSpec::Reach* into = to->add_reaches();
       into->set_file(reach.file);
-      into->set_from(reach.from);
-      into->set_to(reach.to);
+      into->set_from(reach.offset);
+      into->set_to(reach.end());
     }
   }
   return out.SerializeAsString();

@@ -19,9 +19,10 @@ uint64_t FreeOnDisk(const TierSnapshot& disk) {
 }
 
 // Bytes of sheets that these spans cover more than once.
-uint64_t DoubledBytes(std::vector<std::pair<SheetKey, SheetSpan>> spans) {
+uint64_t DoubledBytes(std::vector<std::pair<SheetKey, SheetRange>> spans) {
   std::sort(spans.begin(), spans.end(), [](const auto& a, const auto& b) {
-    return std::tie(a.first, a.second.from) < std::tie(b.first, b.second.from);
+    return std::tie(a.first, a.second.offset) <
+           std::tie(b.first, b.second.offset);
   });
   uint64_t doubled = 0;
   uint64_t end = 0;
@@ -29,8 +30,8 @@ uint64_t DoubledBytes(std::vector<std::pair<SheetKey, SheetSpan>> spans) {
   for (const auto& [key, span] : spans) {
     if (sheet == nullptr || *sheet != key) end = 0;
     sheet = &key;
-    if (span.from < end) doubled += std::min(end, span.to) - span.from;
-    end = std::max(end, span.to);
+    if (span.offset < end) doubled += std::min(end, span.end()) - span.offset;
+    end = std::max(end, span.end());
   }
   return doubled;
 }
@@ -93,7 +94,7 @@ TierSnapshot NodePicture::SnapshotTier(TierAt at) const {
 void NodePicture::SnapshotCopies(TierSnapshot& tier) const {
   std::set<OwnerId> leased;
   std::set<OwnerId> pinned;
-  std::vector<std::pair<SheetKey, SheetSpan>> on_device;
+  std::vector<std::pair<SheetKey, SheetRange>> on_device;
   for (const auto& [id, model] : node_.copies.models()) {
     for (uint32_t g = 0; g < model->groups.size(); ++g) {
       const GroupEntry& group = model->groups[g];
@@ -121,7 +122,7 @@ void NodePicture::SnapshotCopies(TierSnapshot& tier) const {
         }
         if (place.at.tier == Tier::kDevice && group.in_files) {
           const std::vector<SheetKey> sheets = node_.space.SheetsOf(id);
-          for (const SheetSpan& span : PartBook::SpansOf(*group.group)) {
+          for (const SheetRange& span : PartBook::SpansOf(*group.group)) {
             on_device.emplace_back(sheets[span.file], span);
           }
         }

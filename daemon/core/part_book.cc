@@ -4,34 +4,33 @@
 #include <iterator>
 
 #include "daemon/base/check.h"
+#include "daemon/base/round.h"
 #include "hoist/shared/image_layout.h"
 
 namespace hoistd {
 
-uint64_t SheetSpan::space() const {
-  constexpr uint64_t kPage = hoist::kImageAlignment;
-  return (bytes() + kPage - 1) / kPage * kPage;
+uint64_t PartSpace(uint64_t bytes) {
+  return RoundUp(bytes, hoist::kImageAlignment);
 }
 
-std::vector<SheetSpan> PartBook::SpansOf(const Group& group) {
-  std::vector<SheetSpan> spans;
+std::vector<SheetRange> PartBook::SpansOf(const Group& group) {
+  std::vector<SheetRange> spans;
   spans.reserve(group.runs.size() + group.reaches.size());
-  const auto add = [&spans](uint32_t file, uint64_t from, uint64_t to) {
-    spans.push_back({file, from / kGranule * kGranule,
-                     (to + kGranule - 1) / kGranule * kGranule});
+  const auto add = [&spans](const SheetRange& range) {
+    const uint64_t from = RoundDown(range.offset, kGranule);
+    spans.push_back({range.file, from, RoundUp(range.end(), kGranule) - from});
   };
   for (const SourceRun& run : group.runs) {
-    add(run.file, run.sheet_offset, run.sheet_offset + run.bytes);
+    add({run.file, run.sheet_offset, run.bytes});
   }
-  for (const SheetReach& reach : group.reaches) {
-    add(reach.file, reach.from, reach.to);
-  }
+  for (const SheetRange& reach : group.reaches) add(reach);
   std::sort(spans.begin(), spans.end());
-  std::vector<SheetSpan> joined;
-  for (const SheetSpan& span : spans) {
+  std::vector<SheetRange> joined;
+  for (const SheetRange& span : spans) {
     if (!joined.empty() && joined.back().file == span.file &&
-        joined.back().to >= span.from) {
-      joined.back().to = std::max(joined.back().to, span.to);
+        joined.back().end() >= span.offset) {
+      SheetRange& last = joined.back();
+      last.bytes = std::max(last.end(), span.end()) - last.offset;
     } else {
       joined.push_back(span);
     }
@@ -39,7 +38,7 @@ std::vector<SheetSpan> PartBook::SpansOf(const Group& group) {
   return joined;
 }
 
-void PartBook::Take(GroupKey copy, User& user, const SheetSpan& span,
+void PartBook::Take(GroupKey copy, User& user, const SheetRange& span,
                     OwnerId owner) {
   const auto at = std::ranges::upper_bound(user.taken, span, {}, &Taken::span);
   user.taken.insert(at, {span, owner});
@@ -51,46 +50,46 @@ void PartBook::Take(GroupKey copy, User& user, const SheetSpan& span,
 }
 
 void PartBook::TakeFrom(const SheetKey& key, GroupKey copy, User& user,
-                        const SheetSpan& span, std::vector<SheetSpan>& rest) {
+                        const SheetRange& span, std::vector<SheetRange>& rest) {
   const auto found = sheets_.find(key);
   if (found == sheets_.end()) {
     rest.push_back(span);
     return;
   }
   const Sheet& sheet = found->second;
-  uint64_t at = span.from;
+  uint64_t at = span.offset;
   auto part = sheet.upper_bound(at);
   if (part != sheet.begin() && At(std::prev(part)->second).end() > at) --part;
-  for (; part != sheet.end() && part->first < span.to; ++part) {
-    if (part->first > at) rest.push_back({span.file, at, part->first});
+  for (; part != sheet.end() && part->first < span.end(); ++part) {
+    if (part->first > at) rest.push_back({span.file, at, part->first - at});
     at = std::max(at, part->first);
-    const uint64_t end = std::min(span.to, At(part->second).end());
-    Take(copy, user, {span.file, at, end}, part->second);
+    const uint64_t end = std::min(span.end(), At(part->second).end());
+    Take(copy, user, {span.file, at, end - at}, part->second);
     at = end;
   }
-  if (at < span.to) rest.push_back({span.file, at, span.to});
+  if (at < span.end()) rest.push_back({span.file, at, span.end() - at});
 }
 
-uint64_t PartBook::BytesOf(const std::vector<SheetSpan>& spans) {
+uint64_t PartBook::BytesOf(const std::vector<SheetRange>& spans) {
   uint64_t bytes = 0;
-  for (const SheetSpan& span : spans) bytes += span.bytes();
+  for (const SheetRange& span : spans) bytes += span.bytes;
   return bytes;
 }
 
-std::vector<SheetSpan> PartBook::Join(GroupKey copy, const Group& group,
-                                      std::vector<SheetKey> sheets) {
+std::vector<SheetRange> PartBook::Join(GroupKey copy, const Group& group,
+                                       std::vector<SheetKey> sheets) {
   const auto [it, is_new] = users_.try_emplace(copy);
   HOIST_CHECK(is_new);
   User& user = it->second;
   user.sheets = std::move(sheets);
-  std::vector<SheetSpan>
+  std::vector<SheetRange>
       others;  // That not everyone may read, if they are there.
-  for (const SheetSpan& span : SpansOf(group)) {
+  for (const SheetRange& span : SpansOf(group)) {
     const FileIdentity& file = user.sheets[span.file].file;
     TakeFrom({file, Zone::kEveryone}, copy, user, span, others);
   }
-  std::vector<SheetSpan> missing;
-  for (const SheetSpan& span : others) {
+  std::vector<SheetRange> missing;
+  for (const SheetRange& span : others) {
     const SheetKey& own = user.sheets[span.file];
     if (own.readers == Zone::kEveryone) {
       missing.push_back(span);
@@ -101,16 +100,16 @@ std::vector<SheetSpan> PartBook::Join(GroupKey copy, const Group& group,
   return missing;
 }
 
-void PartBook::Add(GroupKey copy, const SheetSpan& span, uint64_t host_offset,
+void PartBook::Add(GroupKey copy, const SheetRange& span, uint64_t host_offset,
                    OwnerId owner, TransferId by) {
   User& user = users_.at(copy);
   Part part;
   part.sheet = user.sheets[span.file];
-  part.from = span.from;
-  part.bytes = span.bytes();
+  part.from = span.offset;
+  part.bytes = span.bytes;
   part.host_offset = host_offset;
   part.filling = by;
-  HOIST_CHECK(sheets_[part.sheet].emplace(span.from, owner).second);
+  HOIST_CHECK(sheets_[part.sheet].emplace(span.offset, owner).second);
   HOIST_CHECK(parts_.emplace(owner, std::move(part)).second);
   filling_[by].push_back(owner);
   Take(copy, user, span, owner);
@@ -235,20 +234,20 @@ ImageRanges PartBook::RangesOf(GroupKey copy, const Group& group) const {
   const User& user = users_.at(copy);
   ImageRanges ranges;
   for (const SourceRun& run : group.runs) {
-    const SheetSpan first = {run.file, run.sheet_offset, UINT64_MAX};
+    const SheetRange first = {run.file, run.sheet_offset, UINT64_MAX};
     auto taken = std::ranges::upper_bound(user.taken, first, {}, &Taken::span);
     HOIST_CHECK(taken != user.taken.begin());
     --taken;
     for (uint64_t at = 0; at < run.bytes; ++taken) {
       const uint64_t offset = run.sheet_offset + at;
       HOIST_CHECK(taken != user.taken.end() && taken->span.file == run.file &&
-                  taken->span.from <= offset && offset < taken->span.to);
+                  taken->span.offset <= offset && offset < taken->span.end());
       const Part& part = At(taken->part);
       HOIST_CHECK(!part.filling.has_value());
       ImageRange range;
       range.host_offset = part.host_offset + (offset - part.from);
       range.image_offset = run.image_offset + at;
-      range.bytes = std::min(run.bytes - at, taken->span.to - offset);
+      range.bytes = std::min(run.bytes - at, taken->span.end() - offset);
       at += range.bytes;
       if (!ranges.empty()) {
         ImageRange& last = ranges.back();
@@ -343,15 +342,15 @@ void PartBook::Check() const {
     for (const OwnerId owner : user.parts) {
       HOIST_CHECK(std::ranges::count(At(owner).users, copy) == 1);
     }
-    SheetSpan last;
+    SheetRange last;
     for (const Taken& taken : user.taken) {
       const Part& part = At(taken.part);
-      const SheetSpan& span = taken.span;
+      const SheetRange& span = taken.span;
       HOIST_CHECK(std::ranges::count(user.parts, taken.part) == 1);
       HOIST_CHECK(part.sheet.file == user.sheets[span.file].file);
-      HOIST_CHECK(span.from < span.to && part.from <= span.from &&
-                  span.to <= part.end());
-      HOIST_CHECK(span.file > last.file || span.from >= last.to);
+      HOIST_CHECK(span.bytes > 0 && part.from <= span.offset &&
+                  span.end() <= part.end());
+      HOIST_CHECK(span.file > last.file || span.offset >= last.end());
       last = span;
     }
   }

@@ -25,7 +25,7 @@
 #include "daemon/core/transfer.h"
 #include "daemon/model/tensor.h"
 #include "daemon/types/ids.h"
-#include "daemon/types/image_range.h"
+#include "daemon/types/ranges.h"
 
 namespace hoistd {
 
@@ -38,17 +38,8 @@ struct SheetKey {
   auto operator<=>(const SheetKey&) const = default;
 };
 
-// [from, to) of the group's file of this index.
-struct SheetSpan {
-  uint32_t file = 0;
-  uint64_t from = 0;
-  uint64_t to = 0;
-
-  uint64_t bytes() const { return to - from; }
-  // Host space, in whole pages so that O_DIRECT can read and write it.
-  uint64_t space() const;
-  auto operator<=>(const SheetSpan&) const = default;
-};
+// Host space of a part, in whole pages so that O_DIRECT can read and write it.
+uint64_t PartSpace(uint64_t bytes);
 
 // An extent without users.
 struct FreedExtent {
@@ -65,16 +56,16 @@ class PartBook {
 
   // The spans of files that a group needs, with whole reaches; ordered,
   // disjoint and not adjacent.
-  static std::vector<SheetSpan> SpansOf(const Group& group);
-  static uint64_t BytesOf(const std::vector<SheetSpan>& spans);
+  static std::vector<SheetRange> SpansOf(const Group& group);
+  static uint64_t BytesOf(const std::vector<SheetRange>& spans);
 
   // The copy now uses all existing parts of what it needs, including parts
   // being filled. Returns what is missing. `sheets`: one key per file of the
   // model, for the added parts.
-  std::vector<SheetSpan> Join(GroupKey copy, const Group& group,
-                              std::vector<SheetKey> sheets);
+  std::vector<SheetRange> Join(GroupKey copy, const Group& group,
+                               std::vector<SheetKey> sheets);
   // Places `span`, missing so far, at this extent; `by` fills it.
-  void Add(GroupKey copy, const SheetSpan& span, uint64_t host_offset,
+  void Add(GroupKey copy, const SheetRange& span, uint64_t host_offset,
            OwnerId owner, TransferId by);
   // A part of the last hoistd is valid again once `by` has ended. Unused, it
   // stays until its first use ends or Forgo. False: it overlaps an existing
@@ -145,13 +136,13 @@ class PartBook {
     std::vector<GroupKey> users;
 
     uint64_t end() const { return from + bytes; }
-    uint64_t space() const { return SheetSpan{0, from, end()}.space(); }
+    uint64_t space() const { return PartSpace(bytes); }
     // Restored, in a region of the pool that is not ready yet.
     bool coming() const { return restored && filling.has_value(); }
   };
   // The part that holds this span of the copy.
   struct Taken {
-    SheetSpan span;
+    SheetRange span;
     OwnerId part;
   };
   struct User {
@@ -163,11 +154,11 @@ class PartBook {
 
   Part& At(OwnerId owner) { return parts_.at(owner); }
   const Part& At(OwnerId owner) const { return parts_.at(owner); }
-  void Take(GroupKey copy, User& user, const SheetSpan& span, OwnerId owner);
+  void Take(GroupKey copy, User& user, const SheetRange& span, OwnerId owner);
   // Takes the span's existing bytes from the sheet and adds the missing ones to
   // `rest`.
   void TakeFrom(const SheetKey& sheet, GroupKey copy, User& user,
-                const SheetSpan& span, std::vector<SheetSpan>& rest);
+                const SheetRange& span, std::vector<SheetRange>& rest);
   std::vector<GroupKey> End(TransferId by, bool failed,
                             std::vector<FreedExtent>& freed);
   void TakeOut(const Part& part);

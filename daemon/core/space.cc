@@ -81,22 +81,22 @@ absl::Status Space::Reserve(const CopyRef& ref, Copy& copy,
 // eviction if need be; several only need room in sum. Nothing is evicted before
 // all are known to fit: else two needs could evict each other's parts forever.
 absl::StatusOr<std::vector<PlacedSpan>> Space::PlaceSpans(
-    const std::vector<SheetKey>& sheets, const std::vector<SheetSpan>& missing,
+    const std::vector<SheetKey>& sheets, const std::vector<SheetRange>& missing,
     const SpaceClaim& claim, absl::Time now) {
   std::vector<PlacedSpan> placed;
   const bool whole =
-      std::all_of(missing.begin(), missing.end(), [&](const SheetSpan& span) {
+      std::all_of(missing.begin(), missing.end(), [&](const SheetRange& span) {
         return PlaceWhole(sheets[span.file], span, placed);
       });
   if (whole) return placed;
   for (const PlacedSpan& taken : placed) host_.Free(taken.host_offset);
   placed.clear();
 
+  uint64_t space = 0;
+  for (const SheetRange& span : missing) space += PartSpace(span.bytes);
   Victims victims;
-  if (missing.size() == 1) victims = HostHole(missing[0].space(), claim, now);
+  if (missing.size() == 1) victims = HostHole(space, claim, now);
   if (!victims.has_value()) {
-    uint64_t space = 0;
-    for (const SheetSpan& span : missing) space += span.space();
     victims = HostVictims(claim, now, [&](KeepValueFn worth) {
       return host_.CheapestRoom(space, worth);
     });
@@ -105,7 +105,7 @@ absl::StatusOr<std::vector<PlacedSpan>> Space::PlaceSpans(
   if (!EvictAll(*victims, now)) {
     return absl::UnavailableError("waiting for spills to disk");
   }
-  for (const SheetSpan& span : missing) {
+  for (const SheetRange& span : missing) {
     if (!PlaceWhole(sheets[span.file], span, placed)) {
       PlaceInPieces(sheets[span.file], span, placed);
     }
@@ -115,28 +115,28 @@ absl::StatusOr<std::vector<PlacedSpan>> Space::PlaceSpans(
 
 // Behind its predecessor in the sheet if possible, so that both are copied as
 // one range.
-bool Space::PlaceWhole(const SheetKey& sheet, const SheetSpan& span,
+bool Space::PlaceWhole(const SheetKey& sheet, const SheetRange& span,
                        std::vector<PlacedSpan>& placed) {
   const OwnerId owner = copies_.NewOwner();
-  std::optional<uint64_t> offset = parts_.EndBefore(sheet, span.from);
-  if (offset.has_value() && host_.IsFree(*offset, span.space())) {
-    host_.AllocateAt(*offset, span.space(), owner);
+  std::optional<uint64_t> offset = parts_.EndBefore(sheet, span.offset);
+  if (offset.has_value() && host_.IsFree(*offset, PartSpace(span.bytes))) {
+    host_.AllocateAt(*offset, PartSpace(span.bytes), owner);
   } else {
-    offset = host_.Allocate(span.space(), owner);
+    offset = host_.Allocate(PartSpace(span.bytes), owner);
   }
   if (offset.has_value()) placed.push_back({span, *offset, owner});
   return offset.has_value();
 }
 
 // There is room in sum. Extents and their cuts are whole pages.
-void Space::PlaceInPieces(const SheetKey& sheet, SheetSpan span,
+void Space::PlaceInPieces(const SheetKey& sheet, SheetRange span,
                           std::vector<PlacedSpan>& placed) {
   while (!PlaceWhole(sheet, span, placed)) {
     const uint64_t bytes = host_.largest_free();
-    HOIST_CHECK(bytes > 0 && bytes < span.bytes());
-    const SheetSpan piece = {span.file, span.from, span.from + bytes};
-    HOIST_CHECK(PlaceWhole(sheet, piece, placed));
-    span.from = piece.to;
+    HOIST_CHECK(bytes > 0 && bytes < span.bytes);
+    HOIST_CHECK(PlaceWhole(sheet, {span.file, span.offset, bytes}, placed));
+    span.offset += bytes;
+    span.bytes -= bytes;
   }
 }
 

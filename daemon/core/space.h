@@ -76,7 +76,7 @@ struct SpaceWork {
 
 // Missing bytes of a sheet, and their place on the host.
 struct PlacedSpan {
-  SheetSpan span;
+  SheetRange span;
   uint64_t host_offset = 0;
   OwnerId owner;
 };
@@ -120,7 +120,7 @@ class Space {
   // Places all spans or none, each in one or several pieces.
   absl::StatusOr<std::vector<PlacedSpan>> PlaceSpans(
       const std::vector<SheetKey>& sheets,
-      const std::vector<SheetSpan>& missing, const SpaceClaim& claim,
+      const std::vector<SheetRange>& missing, const SpaceClaim& claim,
       absl::Time now);
   // Places all pieces of an arena, or none.
   absl::StatusOr<std::vector<ArenaPiece>> PlacePieces(
@@ -245,9 +245,9 @@ class Space {
 
   // space.cc
   void FreePlace(const CopyRef& ref, Copy& copy);
-  bool PlaceWhole(const SheetKey& sheet, const SheetSpan& span,
+  bool PlaceWhole(const SheetKey& sheet, const SheetRange& span,
                   std::vector<PlacedSpan>& placed);
-  void PlaceInPieces(const SheetKey& sheet, SheetSpan span,
+  void PlaceInPieces(const SheetKey& sheet, SheetRange span,
                      std::vector<PlacedSpan>& placed);
 
   // space_eviction.cc

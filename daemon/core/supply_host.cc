@@ -42,7 +42,7 @@ bool Supply::BringParts(const CopyRef& ref, Copy& copy, Need& need,
   const std::vector<SheetKey> sheets = space_.SheetsOf(ref.key.model);
   PartBook& parts = space_.parts();
   // Present parts now stay: eviction spares those that an absent copy uses.
-  const std::vector<SheetSpan> missing =
+  const std::vector<SheetRange> missing =
       parts.Join(ref.key, *group.group, sheets);
   const absl::StatusOr<std::vector<PlacedSpan>> placed =
       space_.PlaceSpans(sheets, missing, ClaimOf(need), now);
@@ -59,7 +59,7 @@ bool Supply::BringParts(const CopyRef& ref, Copy& copy, Need& need,
   if (!missing.empty()) {
     FilesToHost way;
     for (const auto& [span, offset, owner] : *placed) {
-      way.reads.push_back({span.file, span.from, span.bytes(), offset});
+      way.reads.push_back({span.file, span.offset, span.bytes, offset});
     }
     const TransferId filler =
         transfers_.Start(ref.key, std::move(way), need.urgent, effects);

@@ -37,15 +37,15 @@ void Supply::RestoreImage(GroupKey key, uint64_t offset) {
 
 absl::Status Supply::RestorePart(uint64_t offset, const PersistedPart& part) {
   const std::string name = absl::StrCat(part.bytes, " bytes of a file");
-  const SheetSpan span = {0, part.from, part.from + part.bytes};
-  if (part.bytes == 0 || span.to < part.from ||
+  const uint64_t space = PartSpace(part.bytes);
+  if (part.bytes == 0 || part.from + part.bytes < part.from ||
       part.from % PartBook::kGranule != 0 ||
       part.bytes % PartBook::kGranule != 0) {
     return absl::InvalidArgumentError(absl::StrCat(name, " are no part"));
   }
-  HOIST_RETURN_IF_ERROR(Annotate(CheckRestored(offset, span.space()), name));
+  HOIST_RETURN_IF_ERROR(Annotate(CheckRestored(offset, space), name));
   Restored extent;
-  extent.bytes = span.space();
+  extent.bytes = space;
   extent.owner = copies_.NewOwner();
   extent.filler = transfers_.NewId();
   const SheetKey sheet = {part.file, models_.ReadersOf(part.owner)};

@@ -11,7 +11,7 @@
 #include "daemon/model/model.h"
 #include "daemon/model/tensor.h"
 #include "daemon/types/ids.h"
-#include "daemon/types/image_range.h"
+#include "daemon/types/ranges.h"
 #include "hoist/shared/unique_fd.h"
 
 namespace hoistd {

@@ -58,8 +58,7 @@ void AppendPart(const SourceTensor& from, const JoinedPart& part,
   SourceTensor whole;
   AppendBytes(from, part.offset, SpanOf(part), whole);
   for (const SourceRun& run : whole.runs) {
-    to.reaches.push_back(
-        {run.file, run.sheet_offset, run.sheet_offset + run.bytes});
+    to.reaches.push_back({run.file, run.sheet_offset, run.bytes});
   }
 }
 

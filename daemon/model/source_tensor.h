@@ -44,7 +44,7 @@ struct SourceTensor {
   // Of the files' sheets; image_offset is from the tensor's first byte. Runs
   // that touch in sheet and tensor are one; none of them is empty.
   std::vector<SourceRun> runs;
-  std::vector<SheetReach> reaches;  // Of parts with several runs, one each.
+  std::vector<SheetRange> reaches;  // Of parts with several runs, one each.
 };
 
 // Adds a run behind the others, or to the last if in sheet and image only

@@ -11,6 +11,7 @@
 
 #include "daemon/base/sha256.h"
 #include "daemon/types/ids.h"
+#include "daemon/types/ranges.h"
 #include "hoist/shared/dtype.h"
 
 namespace hoistd {
@@ -32,13 +33,6 @@ struct SourceRun {
   uint64_t bytes = 0;
 };
 
-// A stretch of a source file's sheet.
-struct SheetReach {
-  uint32_t file = 0;  // Index into ModelSpec::files.
-  uint64_t from = 0;
-  uint64_t to = 0;
-};
-
 struct Group {
   std::string name;
   uint64_t image_bytes = 0;  // A multiple of 4 KiB.
@@ -51,7 +45,7 @@ struct Group {
   // where they are many and short, such as a worker's columns of a matrix of
   // which its neighbours take the others. One by one they would take a page
   // each, and a neighbour's in between another.
-  std::vector<SheetReach> reaches;
+  std::vector<SheetRange> reaches;
 };
 
 using Fingerprint = std::array<uint8_t, 16>;

@@ -28,7 +28,7 @@
 #include "daemon/plan/planner.h"
 #include "daemon/stream/lane_board.h"
 #include "daemon/types/ids.h"
-#include "daemon/types/image_range.h"
+#include "daemon/types/ranges.h"
 #include "hoist/shared/unique_fd.h"
 
 namespace hoistd {

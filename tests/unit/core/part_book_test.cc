@@ -56,12 +56,12 @@ struct Rig {
                  const std::vector<SheetKey>& files = {File(1), File(2)}) {
     groups[key] = GroupOf(runs);
     uint64_t missing = 0;
-    for (const SheetSpan& span : book.Join(key, groups[key], files)) {
+    for (const SheetRange& span : book.Join(key, groups[key], files)) {
       const OwnerId owner(++last_owner);
       book.Add(key, span, next_offset, owner, TransferId(transfer));
       extents[owner] = next_offset;
-      next_offset += span.bytes() + 7 * kG;  // Neighbours never touch.
-      missing += span.bytes() / kG;
+      next_offset += span.bytes + 7 * kG;  // Neighbours never touch.
+      missing += span.bytes / kG;
     }
     book.Check();
     return missing;
@@ -100,17 +100,17 @@ TEST(PartBook, SpansAreWholeGranulesJoinedWhereTheyTouch) {
   Group group;
   group.runs = {{0, 1000, 0, 100}, {0, 300, 256, 20}, {1, 1024, 512, 1}};
   EXPECT_THAT(PartBook::SpansOf(group),
-              ElementsAre(SheetSpan{0, 256, 512}, SheetSpan{0, 768, 1280},
-                          SheetSpan{1, 1024, 1280}));
+              ElementsAre(SheetRange{0, 256, 256}, SheetRange{0, 768, 512},
+                          SheetRange{1, 1024, 256}));
   group.runs = {{0, 256, 0, 10}, {0, 511, 256, 2}};
-  EXPECT_THAT(PartBook::SpansOf(group), ElementsAre(SheetSpan{0, 256, 768}));
+  EXPECT_THAT(PartBook::SpansOf(group), ElementsAre(SheetRange{0, 256, 512}));
 }
 
 TEST(PartBook, WhatIsReachedOverIsOneSpanHoweverManyRunsItHas) {
   Group group;
   group.runs = {{0, 300, 0, 100}, {0, 9300, 100, 100}, {0, 18300, 200, 100}};
-  group.reaches = {{0, 300, 18400}};
-  EXPECT_THAT(PartBook::SpansOf(group), ElementsAre(SheetSpan{0, 256, 18432}));
+  group.reaches = {{0, 300, 18100}};
+  EXPECT_THAT(PartBook::SpansOf(group), ElementsAre(SheetRange{0, 256, 18176}));
 }
 
 TEST(PartBook, NestedGroupingsInFileOrderCostOnceAndAreOneRangeEach) {
@@ -158,9 +158,9 @@ TEST(PartBook, ACopyWaitsForAllThatFillItsParts) {
 
 // With O_DIRECT memory is read and written by pages, whoever it belongs to.
 TEST(PartBook, PartsTakeWholePages) {
-  EXPECT_EQ((SheetSpan{0, 256, 512}).space(), kPage);
-  EXPECT_EQ((SheetSpan{0, 0, kPage}).space(), kPage);
-  EXPECT_EQ((SheetSpan{0, 256, kPage + 512}).space(), 2 * kPage);
+  EXPECT_EQ(PartSpace(256), kPage);
+  EXPECT_EQ(PartSpace(kPage), kPage);
+  EXPECT_EQ(PartSpace(kPage + 256), 2 * kPage);
   Rig rig;
   rig.Bring(Key(1, 0), {{0, 16}}, 1);
   EXPECT_EQ(rig.book.EndBefore(File(1), 16 * kG), 16 * kG);

@@ -87,19 +87,17 @@ TEST(JoinTensors, RunsOfAPartLieEndToEndAndReachOverWhatIsBetween) {
   EXPECT_THAT(all[0].runs,
               ElementsAre(SourceRun{0, 100, 0, 2}, SourceRun{0, 104, 2, 2}));
   EXPECT_EQ(all[0].bytes, 4u);
-  ASSERT_EQ(all[0].reaches.size(), 1u);
-  EXPECT_EQ(all[0].reaches[0].from, 100u);
-  EXPECT_EQ(all[0].reaches[0].to, 106u);
+  EXPECT_THAT(all[0].reaches, ElementsAre(SheetRange{0, 100, 6}));
   EXPECT_THAT(all[1].runs,
               ElementsAre(SourceRun{0, 102, 0, 2}, SourceRun{0, 106, 2, 2}));
-  EXPECT_EQ(all[1].reaches[0].to, 108u);
+  EXPECT_EQ(all[1].reaches[0].end(), 108u);
 }
 
 TEST(JoinTensors, RunsThatTouchAreOneRunAndReachNoFurther) {
   ASSERT_OK_AND_ASSIGN(const auto all,
                        JoinTensors(Files(), {{"x", {4}, {{"a", 0, 2, 4, 2}}}}));
   EXPECT_THAT(all[0].runs, ElementsAre(SourceRun{0, 100, 0, 8}));
-  EXPECT_EQ(all[0].reaches[0].to, 108u);
+  EXPECT_EQ(all[0].reaches[0].end(), 108u);
 }
 
 TEST(JoinTensors, RunsThatDoNotFitAreRefused) {

@@ -1,0 +1,35 @@
+// Ranges of bytes, and where they lie.
+#ifndef HOIST_DAEMON_TYPES_RANGES_H_
+#define HOIST_DAEMON_TYPES_RANGES_H_
+
+#include <compare>
+#include <cstdint>
+#include <vector>
+
+namespace hoistd {
+
+// A range of a source file's sheet (model/sheet.h).
+struct SheetRange {
+  uint32_t file = 0;    // Index into ModelSpec::files.
+  uint64_t offset = 0;  // In its sheet.
+  uint64_t bytes = 0;
+
+  uint64_t end() const { return offset + bytes; }
+  auto operator<=>(const SheetRange&) const = default;
+};
+
+// A range of an image, and its place in the host pool.
+struct ImageRange {
+  uint64_t host_offset = 0;
+  uint64_t image_offset = 0;
+  uint64_t bytes = 0;
+
+  auto operator<=>(const ImageRange&) const = default;
+};
+
+// All of an image, in its order, without empty ranges. Gaps are padding.
+using ImageRanges = std::vector<ImageRange>;
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_TYPES_RANGES_H_
