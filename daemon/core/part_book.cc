@@ -100,19 +100,19 @@ std::vector<SheetRange> PartBook::Join(GroupKey copy, const Group& group,
   return missing;
 }
 
-void PartBook::Add(GroupKey copy, const SheetRange& span, uint64_t host_offset,
-                   OwnerId owner, TransferId by) {
+void PartBook::Add(GroupKey copy, const SheetRead& read, TransferId by) {
+  const SheetRange& span = read.from;
   User& user = users_.at(copy);
   Part part;
   part.sheet = user.sheets[span.file];
   part.from = span.offset;
   part.bytes = span.bytes;
-  part.host_offset = host_offset;
+  part.host_offset = read.host_offset;
   part.filling = by;
-  HOIST_CHECK(sheets_[part.sheet].emplace(span.offset, owner).second);
-  HOIST_CHECK(parts_.emplace(owner, std::move(part)).second);
-  filling_[by].push_back(owner);
-  Take(copy, user, span, owner);
+  HOIST_CHECK(sheets_[part.sheet].emplace(span.offset, read.owner).second);
+  HOIST_CHECK(parts_.emplace(read.owner, std::move(part)).second);
+  filling_[by].push_back(read.owner);
+  Take(copy, user, span, read.owner);
 }
 
 bool PartBook::Restore(const SheetKey& key, uint64_t from, uint64_t bytes,

@@ -64,9 +64,8 @@ class PartBook {
   // model, for the added parts.
   std::vector<SheetRange> Join(GroupKey copy, const Group& group,
                                std::vector<SheetKey> sheets);
-  // Places `span`, missing so far, at this extent; `by` fills it.
-  void Add(GroupKey copy, const SheetRange& span, uint64_t host_offset,
-           OwnerId owner, TransferId by);
+  // Places a span, missing so far, where `by` reads it to.
+  void Add(GroupKey copy, const SheetRead& read, TransferId by);
   // A part of the last hoistd is valid again once `by` has ended. Unused, it
   // stays until its first use ends or Forgo. False: it overlaps an existing
   // part.

@@ -80,16 +80,16 @@ absl::Status Space::Reserve(const CopyRef& ref, Copy& copy,
 // Gives all spans space, or none. A single missing span gets one place, by
 // eviction if need be; several only need room in sum. Nothing is evicted before
 // all are known to fit: else two needs could evict each other's parts forever.
-absl::StatusOr<std::vector<PlacedSpan>> Space::PlaceSpans(
+absl::StatusOr<std::vector<SheetRead>> Space::PlaceSpans(
     const std::vector<SheetKey>& sheets, const std::vector<SheetRange>& missing,
     const SpaceClaim& claim, absl::Time now) {
-  std::vector<PlacedSpan> placed;
+  std::vector<SheetRead> placed;
   const bool whole =
       std::all_of(missing.begin(), missing.end(), [&](const SheetRange& span) {
         return PlaceWhole(sheets[span.file], span, placed);
       });
   if (whole) return placed;
-  for (const PlacedSpan& taken : placed) host_.Free(taken.host_offset);
+  for (const SheetRead& taken : placed) host_.Free(taken.host_offset);
   placed.clear();
 
   uint64_t space = 0;
@@ -116,7 +116,7 @@ absl::StatusOr<std::vector<PlacedSpan>> Space::PlaceSpans(
 // Behind its predecessor in the sheet if possible, so that both are copied as
 // one range.
 bool Space::PlaceWhole(const SheetKey& sheet, const SheetRange& span,
-                       std::vector<PlacedSpan>& placed) {
+                       std::vector<SheetRead>& placed) {
   const OwnerId owner = copies_.NewOwner();
   std::optional<uint64_t> offset = parts_.EndBefore(sheet, span.offset);
   if (offset.has_value() && host_.IsFree(*offset, PartSpace(span.bytes))) {
@@ -130,7 +130,7 @@ bool Space::PlaceWhole(const SheetKey& sheet, const SheetRange& span,
 
 // There is room in sum. Extents and their cuts are whole pages.
 void Space::PlaceInPieces(const SheetKey& sheet, SheetRange span,
-                          std::vector<PlacedSpan>& placed) {
+                          std::vector<SheetRead>& placed) {
   while (!PlaceWhole(sheet, span, placed)) {
     const uint64_t bytes = host_.largest_free();
     HOIST_CHECK(bytes > 0 && bytes < span.bytes);

@@ -74,13 +74,6 @@ struct SpaceWork {
   std::vector<GroupKey> spills;           // Host copies to write out urgently.
 };
 
-// Missing bytes of a sheet, and their place on the host.
-struct PlacedSpan {
-  SheetRange span;
-  uint64_t host_offset = 0;
-  OwnerId owner;
-};
-
 // Errors of all allocations. Unavailable: space is about to come, from new
 // slabs, spills, or workers asked to close slabs. ResourceExhausted: there is
 // none.
@@ -118,7 +111,7 @@ class Space {
   // An error: no room, and the image at `offset` lost its place.
   absl::Status KeepWayBack(uint64_t offset, uint64_t bytes, absl::Time now);
   // Places all spans or none, each in one or several pieces.
-  absl::StatusOr<std::vector<PlacedSpan>> PlaceSpans(
+  absl::StatusOr<std::vector<SheetRead>> PlaceSpans(
       const std::vector<SheetKey>& sheets,
       const std::vector<SheetRange>& missing, const SpaceClaim& claim,
       absl::Time now);
@@ -246,9 +239,9 @@ class Space {
   // space.cc
   void FreePlace(const CopyRef& ref, Copy& copy);
   bool PlaceWhole(const SheetKey& sheet, const SheetRange& span,
-                  std::vector<PlacedSpan>& placed);
+                  std::vector<SheetRead>& placed);
   void PlaceInPieces(const SheetKey& sheet, SheetRange span,
-                     std::vector<PlacedSpan>& placed);
+                     std::vector<SheetRead>& placed);
 
   // space_eviction.cc
   absl::StatusOr<uint64_t> PlaceOnHost(OwnerId owner, uint64_t bytes,

@@ -44,7 +44,7 @@ bool Supply::BringParts(const CopyRef& ref, Copy& copy, Need& need,
   // Present parts now stay: eviction spares those that an absent copy uses.
   const std::vector<SheetRange> missing =
       parts.Join(ref.key, *group.group, sheets);
-  const absl::StatusOr<std::vector<PlacedSpan>> placed =
+  const absl::StatusOr<std::vector<SheetRead>> placed =
       space_.PlaceSpans(sheets, missing, ClaimOf(need), now);
   FollowSpace(effects);
   if (!placed.ok()) {
@@ -57,15 +57,9 @@ bool Supply::BringParts(const CopyRef& ref, Copy& copy, Need& need,
   copy.last_use = now;
   copy.leaving = false;
   if (!missing.empty()) {
-    FilesToHost way;
-    for (const auto& [span, offset, owner] : *placed) {
-      way.reads.push_back({span.file, span.offset, span.bytes, offset});
-    }
     const TransferId filler =
-        transfers_.Start(ref.key, std::move(way), need.urgent, effects);
-    for (const auto& [span, offset, owner] : *placed) {
-      parts.Add(ref.key, span, offset, owner, filler);
-    }
+        transfers_.Start(ref.key, FilesToHost{*placed}, need.urgent, effects);
+    for (const SheetRead& read : *placed) parts.Add(ref.key, read, filler);
   }
   PartsMayBeThere(ref, copy, now, effects);
   if (!need.urgent) return true;

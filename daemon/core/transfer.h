@@ -18,10 +18,9 @@ namespace hoistd {
 
 // Bytes of a source file's sheet, and their target on the host.
 struct SheetRead {
-  uint32_t file = 0;    // Index into ModelSpec::files.
-  uint64_t offset = 0;  // In its sheet.
-  uint64_t bytes = 0;
+  SheetRange from;
   uint64_t host_offset = 0;
+  OwnerId owner;  // Of the target, in core's books.
 };
 
 // Source and target, one type per way. The memory named stays in place until

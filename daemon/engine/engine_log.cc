@@ -64,7 +64,7 @@ uint64_t BytesOf(const Transfer& transfer) {
   const auto* files = transfer.by<FilesToHost>();
   if (files == nullptr) return transfer.group->image_bytes;
   uint64_t bytes = 0;
-  for (const SheetRead& read : files->reads) bytes += read.bytes;
+  for (const SheetRead& read : files->reads) bytes += read.from.bytes;
   return bytes;
 }
 

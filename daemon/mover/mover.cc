@@ -27,7 +27,7 @@ namespace {
 absl::Status CheckUnchanged(const SourceFiles& files,
                             const std::vector<SheetRead>& reads) {
   std::set<uint32_t> read;
-  for (const SheetRead& part : reads) read.insert(part.file);
+  for (const SheetRead& part : reads) read.insert(part.from.file);
   for (const uint32_t file : read) {
     HOIST_RETURN_IF_ERROR(files[file]->CheckUnchanged());
   }

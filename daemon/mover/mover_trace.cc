@@ -34,9 +34,9 @@ uint64_t BytesOf(const Transfer& transfer) {
   const auto* files = transfer.by<FilesToHost>();
   if (files == nullptr) return transfer.group->image_bytes;
   uint64_t bytes = 0;
-  for (const SheetRead& read : files->reads) {
-    const Sheet& sheet = *transfer.model->sheets[read.file];
-    for (const Sheet::Run& run : RunsOf(sheet, read.offset, read.bytes)) {
+  for (const auto& [from, host_offset, owner] : files->reads) {
+    const Sheet& sheet = *transfer.model->sheets[from.file];
+    for (const Sheet::Run& run : RunsOf(sheet, from.offset, from.bytes)) {
       bytes += run.bytes;
     }
   }

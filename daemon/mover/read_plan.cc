@@ -16,11 +16,11 @@ std::vector<FileRun> FileRunsOf(const Sheets& sheets,
                                 const std::vector<SheetRead>& parts,
                                 std::span<std::byte> host) {
   std::vector<FileRun> runs;
-  for (const SheetRead& part : parts) {
+  for (const auto& [from, host_offset, owner] : parts) {
     for (const Sheet::Run& run :
-         RunsOf(*sheets[part.file], part.offset, part.bytes)) {
-      const uint64_t at = part.host_offset + (run.offset - part.offset);
-      runs.push_back({part.file, run.file_offset, host.subspan(at, run.bytes)});
+         RunsOf(*sheets[from.file], from.offset, from.bytes)) {
+      const uint64_t at = host_offset + (run.offset - from.offset);
+      runs.push_back({from.file, run.file_offset, host.subspan(at, run.bytes)});
     }
   }
   return runs;
@@ -28,18 +28,18 @@ std::vector<FileRun> FileRunsOf(const Sheets& sheets,
 
 void ZeroPadding(const Sheets& sheets, const std::vector<SheetRead>& parts,
                  std::span<std::byte> host) {
-  for (const SheetRead& part : parts) {
-    std::byte* const memory = host.subspan(part.host_offset, part.bytes).data();
+  for (const auto& [from, host_offset, owner] : parts) {
+    std::byte* const memory = host.subspan(host_offset, from.bytes).data();
     uint64_t end = 0;
     const auto zero_until = [&](uint64_t at) {
       if (at > end) std::memset(memory + end, 0, at - end);
     };
     for (const Sheet::Run& run :
-         RunsOf(*sheets[part.file], part.offset, part.bytes)) {
-      zero_until(run.offset - part.offset);
-      end = run.offset - part.offset + run.bytes;
+         RunsOf(*sheets[from.file], from.offset, from.bytes)) {
+      zero_until(run.offset - from.offset);
+      end = run.offset - from.offset + run.bytes;
     }
-    zero_until(part.bytes);
+    zero_until(from.bytes);
   }
 }
 

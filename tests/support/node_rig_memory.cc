@@ -90,7 +90,7 @@ void NodeRig::Begin(const Transfer& transfer) {
   }
   if (const auto* files = transfer.by<FilesToHost>()) {
     for (const SheetRead& read : files->reads) {
-      Fill(host_, read.host_offset, read.bytes, mine);
+      Fill(host_, read.host_offset, read.from.bytes, mine);
     }
   }
   if (const std::optional<uint64_t> to = WrittenAt(transfer)) {
@@ -141,12 +141,12 @@ void NodeRig::End(const Transfer& transfer, const absl::Status& status) {
     }
   } else if (const auto* files = transfer.by<FilesToHost>()) {
     for (const SheetRead& read : files->reads) {
-      ExpectAll(host_, read.host_offset, read.bytes, mine,
+      ExpectAll(host_, read.host_offset, read.from.bytes, mine,
                 "two write to the host");
-      for (uint64_t at = 0; at < read.bytes; at += kPage) {
+      for (uint64_t at = 0; at < read.from.bytes; at += kPage) {
         host_.at((read.host_offset + at) / kPage) =
-            status.ok() ? LabelOf(transfer.model->identities[read.file],
-                                  (read.offset + at) / kPage)
+            status.ok() ? LabelOf(transfer.model->identities[read.from.file],
+                                  (read.from.offset + at) / kPage)
                         : nullptr;
       }
     }

@@ -58,7 +58,7 @@ struct Rig {
     uint64_t missing = 0;
     for (const SheetRange& span : book.Join(key, groups[key], files)) {
       const OwnerId owner(++last_owner);
-      book.Add(key, span, next_offset, owner, TransferId(transfer));
+      book.Add(key, {span, next_offset, owner}, TransferId(transfer));
       extents[owner] = next_offset;
       next_offset += span.bytes + 7 * kG;  // Neighbours never touch.
       missing += span.bytes / kG;

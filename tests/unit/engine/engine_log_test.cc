@@ -47,7 +47,7 @@ class EngineLogTest : public ::testing::Test {
 TEST_F(EngineLogTest, ATransferIsOneLineWhenItEnds) {
   Begin(TransferOf(1, HostToDevice{{}, DeviceIndex(3), 0}), At(0));
   FilesToHost files;
-  files.reads = {{0, 0, 300, 0}, {1, 0, 700, 0}};
+  files.reads = {{{0, 0, 300}}, {{1, 0, 700}}};
   Begin(TransferOf(2, std::move(files)), At(1));
   EXPECT_THAT(captured_.lines(""), IsEmpty());
   log_.Ended(TransferId(1), absl::OkStatus(), At(4));

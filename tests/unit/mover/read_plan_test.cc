@@ -122,7 +122,7 @@ TEST(Padding, IsZeroedAndNothingElse) {
   std::vector<std::byte> host = Memory(4096);
   const Sheets sheets =
       OneSheet({{0, 1000, 100}, {256, 1100, 44}, {512, 1144, 512}}, 4096);
-  const std::vector<SheetRead> parts = {{0, 0, 768, 1024}};
+  const std::vector<SheetRead> parts = {{{0, 0, 768}, 1024}};
   const auto runs = FileRunsOf(sheets, parts, host);
   EXPECT_THAT(host, Each(std::byte{0xAA}));
   ZeroPadding(sheets, parts, host);
@@ -142,7 +142,8 @@ TEST(Padding, IsZeroedAndNothingElse) {
 TEST(Padding, PartsCutRunsWhereTheyBeginAndEnd) {
   std::vector<std::byte> host = Memory(4096);
   const Sheets sheets = OneSheet({{0, 8, 600}, {768, 608, 100}}, 4096);
-  const std::vector<SheetRead> parts = {{0, 256, 256, 0}, {0, 768, 512, 512}};
+  const std::vector<SheetRead> parts = {{{0, 256, 256}, 0},
+                                        {{0, 768, 512}, 512}};
   const auto runs = FileRunsOf(sheets, parts, host);
   ZeroPadding(sheets, parts, host);
   ASSERT_THAT(runs, SizeIs(2));
