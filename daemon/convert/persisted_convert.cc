@@ -114,8 +114,8 @@ absl::Status AddGroup(const pb::PersistedSpec::SourceGroup& in,
         run.size_bytes() <= group->image_bytes &&
         run.image_offset() <= group->image_bytes - run.size_bytes();
     if (!fits) return Malformed("group");
-    group->runs.push_back(
-        {run.file(), run.sheet_offset(), run.image_offset(), run.size_bytes()});
+    group->runs.push_back({{run.file(), run.sheet_offset(), run.size_bytes()},
+                           run.image_offset()});
   }
   for (const pb::PersistedSpec::Reach& reach : in.reaches()) {
     const bool fits = reach.file() < spec.sheets.size() &&
@@ -220,10 +220,10 @@ std::string ToRecord(const ModelSpec& spec) {
     GroupToProto(*group, GroupIndex(index++), to->mutable_group());
     for (const SourceRun& run : group->runs) {
       pb::PersistedSpec::SourceRun* into = to->add_runs();
-      into->set_file(run.file);
-      into->set_sheet_offset(run.sheet_offset);
+      into->set_file(run.from.file);
+      into->set_sheet_offset(run.from.offset);
       into->set_image_offset(run.image_offset);
-      into->set_size_bytes(run.bytes);
+      into->set_size_bytes(run.from.bytes);
     }
     for (const SheetRange& reach : group->reaches) {
       pb::PersistedSpec::Reach* into = to->add_reaches();

@@ -20,9 +20,7 @@ std::vector<SheetRange> PartBook::SpansOf(const Group& group) {
     const uint64_t from = RoundDown(range.offset, kGranule);
     spans.push_back({range.file, from, RoundUp(range.end(), kGranule) - from});
   };
-  for (const SourceRun& run : group.runs) {
-    add({run.file, run.sheet_offset, run.bytes});
-  }
+  for (const SourceRun& run : group.runs) add(run.from);
   for (const SheetRange& reach : group.reaches) add(reach);
   std::sort(spans.begin(), spans.end());
   std::vector<SheetRange> joined;
@@ -233,21 +231,21 @@ std::vector<TransferId> PartBook::FillersOf(GroupKey copy) const {
 ImageRanges PartBook::RangesOf(GroupKey copy, const Group& group) const {
   const User& user = users_.at(copy);
   ImageRanges ranges;
-  for (const SourceRun& run : group.runs) {
-    const SheetRange first = {run.file, run.sheet_offset, UINT64_MAX};
+  for (const auto& [from, image_offset] : group.runs) {
+    const SheetRange first = {from.file, from.offset, UINT64_MAX};
     auto taken = std::ranges::upper_bound(user.taken, first, {}, &Taken::span);
     HOIST_CHECK(taken != user.taken.begin());
     --taken;
-    for (uint64_t at = 0; at < run.bytes; ++taken) {
-      const uint64_t offset = run.sheet_offset + at;
-      HOIST_CHECK(taken != user.taken.end() && taken->span.file == run.file &&
+    for (uint64_t at = 0; at < from.bytes; ++taken) {
+      const uint64_t offset = from.offset + at;
+      HOIST_CHECK(taken != user.taken.end() && taken->span.file == from.file &&
                   taken->span.offset <= offset && offset < taken->span.end());
       const Part& part = At(taken->part);
       HOIST_CHECK(!part.filling.has_value());
       ImageRange range;
       range.host_offset = part.host_offset + (offset - part.from);
-      range.image_offset = run.image_offset + at;
-      range.bytes = std::min(run.bytes - at, taken->span.end() - offset);
+      range.image_offset = image_offset + at;
+      range.bytes = std::min(from.bytes - at, taken->span.end() - offset);
       at += range.bytes;
       if (!ranges.empty()) {
         ImageRange& last = ranges.back();

@@ -188,9 +188,8 @@ void Supply::MarkLostIfGone(GroupKey key, const absl::Status& why,
 void Supply::Count(const Transfer& transfer) {
   const uint64_t bytes = transfer.group->image_bytes;
   if (const auto* files = transfer.by<FilesToHost>()) {
-    for (const auto& [from, host_offset, owner] : files->reads) {
-      for (const Sheet::Run& run : RunsOf(*transfer.model->sheets[from.file],
-                                          from.offset, from.bytes)) {
+    for (const SheetRead& read : files->reads) {
+      for (const Sheet::Run& run : RunsOf(transfer.model->sheets, read.from)) {
         counters_.file_read_bytes += run.bytes;
       }
     }

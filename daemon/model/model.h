@@ -25,10 +25,10 @@ struct ModelSpec {
   // Its first half, for people and logs; nothing is found by it.
   Fingerprint fingerprint = {};
   bool published = false;
-  // Files, in the order that SourceRun::file counts; empty if published.
+  // Files, in the order that SheetRange::file counts; empty if published.
   std::vector<std::string> files;
   std::vector<FileIdentity> identities;
-  std::vector<std::shared_ptr<const Sheet>> sheets;
+  Sheets sheets;
   std::vector<std::shared_ptr<const Group>> groups;
   // Published models only.
   std::vector<Content> group_contents;

@@ -40,8 +40,7 @@ absl::Status ApplyIndex(const SafetensorsIndex& index,
 // The files' tensors, in file order, and each file's sheet.
 absl::StatusOr<std::vector<SourceTensor>> Locate(
     const std::vector<ShardHeader>& shards,
-    const std::optional<SafetensorsIndex>& index,
-    std::vector<std::shared_ptr<const Sheet>>& sheets) {
+    const std::optional<SafetensorsIndex>& index, Sheets& sheets) {
   std::vector<SourceTensor> located;
   absl::flat_hash_map<absl::string_view, uint32_t> file_of;
   absl::flat_hash_set<absl::string_view> files;
@@ -72,7 +71,7 @@ absl::StatusOr<std::vector<SourceTensor>> Locate(
       }
       SourceTensor source = {tensor.name, tensor.dtype, tensor.shape,
                              tensor.bytes};
-      AppendRun({file, *offset++, 0, tensor.bytes}, source.runs);
+      AppendRun({{file, *offset++, tensor.bytes}, 0}, source.runs);
       located.push_back(std::move(source));
     }
   }
@@ -145,8 +144,8 @@ void HashTensor(const Tensor& tensor, Sha256& hasher) {
 // made of other parts.
 void HashParts(const SourceTensor& joined, Sha256& hasher) {
   hasher.String(joined.name).Number(joined.runs.size());
-  for (const SourceRun& run : joined.runs) {
-    hasher.Number(run.file).Number(run.sheet_offset).Number(run.bytes);
+  for (const auto& [from, image_offset] : joined.runs) {
+    hasher.Number(from.file).Number(from.offset).Number(from.bytes);
   }
 }
 

@@ -34,16 +34,15 @@ std::optional<Sheet> LayOutSheet(std::span<const SafetensorsTensor> tensors,
   return sheet;
 }
 
-std::vector<Sheet::Run> RunsOf(const Sheet& sheet, uint64_t offset,
-                               uint64_t bytes) {
-  const uint64_t end = offset + bytes;
+std::vector<Sheet::Run> RunsOf(const Sheets& sheets, const SheetRange& range) {
+  const Sheet& sheet = *sheets[range.file];
   auto run = std::upper_bound(
-      sheet.runs.begin(), sheet.runs.end(), offset,
+      sheet.runs.begin(), sheet.runs.end(), range.offset,
       [](uint64_t at, const Sheet::Run& r) { return at < r.offset + r.bytes; });
   std::vector<Sheet::Run> runs;
-  for (; run != sheet.runs.end() && run->offset < end; ++run) {
-    const uint64_t from = std::max(offset, run->offset);
-    const uint64_t to = std::min(end, run->offset + run->bytes);
+  for (; run != sheet.runs.end() && run->offset < range.end(); ++run) {
+    const uint64_t from = std::max(range.offset, run->offset);
+    const uint64_t to = std::min(range.end(), run->offset + run->bytes);
     runs.push_back({from, run->file_offset + (from - run->offset), to - from});
   }
   return runs;

@@ -6,11 +6,13 @@
 #define HOIST_DAEMON_MODEL_SHEET_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "daemon/model/safetensors.h"
+#include "daemon/types/ranges.h"
 
 namespace hoistd {
 
@@ -32,9 +34,10 @@ struct Sheet {
 std::optional<Sheet> LayOutSheet(std::span<const SafetensorsTensor> tensors,
                                  std::vector<uint64_t>& offsets);
 
-// The file's bytes of [offset, offset + bytes) of the sheet, in order.
-std::vector<Sheet::Run> RunsOf(const Sheet& sheet, uint64_t offset,
-                               uint64_t bytes);
+using Sheets = std::vector<std::shared_ptr<const Sheet>>;  // By file.
+
+// The file's bytes of the range, in order.
+std::vector<Sheet::Run> RunsOf(const Sheets& sheets, const SheetRange& range);
 
 }  // namespace hoistd
 

@@ -34,11 +34,12 @@ void AppendBytes(const SourceTensor& from, uint64_t offset, uint64_t bytes,
   const uint64_t end = offset + bytes;
   for (const SourceRun& run : from.runs) {
     const uint64_t begin_here = std::max(offset, run.image_offset);
-    const uint64_t end_here = std::min(end, run.image_offset + run.bytes);
+    const uint64_t end_here = std::min(end, run.image_end());
     if (begin_here >= end_here) continue;
-    AppendRun({run.file, run.sheet_offset + (begin_here - run.image_offset),
-               to.bytes + (begin_here - offset), end_here - begin_here},
-              to.runs);
+    const SheetRange here = {run.from.file,
+                             run.from.offset + (begin_here - run.image_offset),
+                             end_here - begin_here};
+    AppendRun({here, to.bytes + (begin_here - offset)}, to.runs);
   }
   to.bytes += bytes;
 }
@@ -58,7 +59,7 @@ void AppendPart(const SourceTensor& from, const JoinedPart& part,
   SourceTensor whole;
   AppendBytes(from, part.offset, SpanOf(part), whole);
   for (const SourceRun& run : whole.runs) {
-    to.reaches.push_back({run.file, run.sheet_offset, run.bytes});
+    to.reaches.push_back(run.from);
   }
 }
 
@@ -153,15 +154,15 @@ absl::StatusOr<SourceTensor> Join(const JoinedTensor& joined,
 }  // namespace
 
 void AppendRun(const SourceRun& run, std::vector<SourceRun>& runs) {
-  if (run.bytes == 0) return;
+  if (run.from.bytes == 0) return;
   if (!runs.empty()) {
     SourceRun& last = runs.back();
-    const uint64_t end = last.image_offset + last.bytes;
+    const uint64_t end = last.image_end();
     const uint64_t on = run.image_offset - last.image_offset;
-    if (last.file == run.file && run.image_offset >= end &&
+    if (last.from.file == run.from.file && run.image_offset >= end &&
         run.image_offset - end < hoist::kTensorAlignment &&
-        last.sheet_offset + on == run.sheet_offset) {
-      last.bytes = on + run.bytes;
+        last.from.offset + on == run.from.offset) {
+      last.from.bytes = on + run.from.bytes;
       return;
     }
   }

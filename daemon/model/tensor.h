@@ -25,12 +25,13 @@ struct Tensor {
   uint64_t bytes = 0;            // That its elements span.
 };
 
-// A run of a source file's sheet (sheet.h) and its place in the image.
+// A run of a source file's sheet and its place in the image.
 struct SourceRun {
-  uint32_t file = 0;  // Index into ModelSpec::files.
-  uint64_t sheet_offset = 0;
+  SheetRange from;
   uint64_t image_offset = 0;
-  uint64_t bytes = 0;
+
+  uint64_t image_end() const { return image_offset + from.bytes; }
+  bool operator==(const SourceRun&) const = default;
 };
 
 struct Group {

@@ -33,7 +33,7 @@
 
 namespace hoistd {
 
-// A model's open files, as SourceRun::file counts them; shared with other
+// A model's open files, as SheetRange::file counts them; shared with other
 // models of the owner that use them.
 using SourceFiles = std::vector<std::shared_ptr<const SourceFile>>;
 

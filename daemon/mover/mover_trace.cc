@@ -34,9 +34,8 @@ uint64_t BytesOf(const Transfer& transfer) {
   const auto* files = transfer.by<FilesToHost>();
   if (files == nullptr) return transfer.group->image_bytes;
   uint64_t bytes = 0;
-  for (const auto& [from, host_offset, owner] : files->reads) {
-    const Sheet& sheet = *transfer.model->sheets[from.file];
-    for (const Sheet::Run& run : RunsOf(sheet, from.offset, from.bytes)) {
+  for (const SheetRead& read : files->reads) {
+    for (const Sheet::Run& run : RunsOf(transfer.model->sheets, read.from)) {
       bytes += run.bytes;
     }
   }

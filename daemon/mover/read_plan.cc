@@ -17,8 +17,7 @@ std::vector<FileRun> FileRunsOf(const Sheets& sheets,
                                 std::span<std::byte> host) {
   std::vector<FileRun> runs;
   for (const auto& [from, host_offset, owner] : parts) {
-    for (const Sheet::Run& run :
-         RunsOf(*sheets[from.file], from.offset, from.bytes)) {
+    for (const Sheet::Run& run : RunsOf(sheets, from)) {
       const uint64_t at = host_offset + (run.offset - from.offset);
       runs.push_back({from.file, run.file_offset, host.subspan(at, run.bytes)});
     }
@@ -34,8 +33,7 @@ void ZeroPadding(const Sheets& sheets, const std::vector<SheetRead>& parts,
     const auto zero_until = [&](uint64_t at) {
       if (at > end) std::memset(memory + end, 0, at - end);
     };
-    for (const Sheet::Run& run :
-         RunsOf(*sheets[from.file], from.offset, from.bytes)) {
+    for (const Sheet::Run& run : RunsOf(sheets, from)) {
       zero_until(run.offset - from.offset);
       end = run.offset - from.offset + run.bytes;
     }

@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
@@ -13,8 +12,6 @@
 #include "daemon/types/io_engine.h"
 
 namespace hoistd {
-
-using Sheets = std::vector<std::shared_ptr<const Sheet>>;
 
 // Bytes of the file with this index, and their target memory.
 struct FileRun {

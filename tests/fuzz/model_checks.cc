@@ -76,17 +76,17 @@ void RequireSoundModel(const ModelSpec& model, uint64_t file_bytes) {
     }
     uint64_t image_end = 0;
     for (const SourceRun& run : group->runs) {
-      FUZZ_REQUIRE(run.bytes > 0 && run.image_offset >= image_end);
-      image_end = run.image_offset + run.bytes;
+      FUZZ_REQUIRE(run.from.file < model.sheets.size());
+      FUZZ_REQUIRE(run.from.bytes > 0 && run.image_offset >= image_end);
+      image_end = run.image_end();
       FUZZ_REQUIRE(image_end <= group->image_bytes);
       uint64_t read = 0;
-      for (const Sheet::Run& at :
-           RunsOf(*model.sheets.at(run.file), run.sheet_offset, run.bytes)) {
+      for (const Sheet::Run& at : RunsOf(model.sheets, run.from)) {
         FUZZ_REQUIRE(at.file_offset <= file_bytes &&
                      at.bytes <= file_bytes - at.file_offset);
         read += at.bytes;
       }
-      FUZZ_REQUIRE(read > 0 && read <= run.bytes);
+      FUZZ_REQUIRE(read > 0 && read <= run.from.bytes);
     }
   }
   FUZZ_REQUIRE(tensors.size() == model.tensors);

@@ -55,9 +55,9 @@ void ReadSpec(absl::string_view bytes) {
     book_bytes += BookBytesOf(*group);
     tensors += group->tensors.size();
     for (const SourceRun& run : group->runs) {
-      FUZZ_REQUIRE(run.file < model.files.size());
-      FUZZ_REQUIRE(run.bytes <= group->image_bytes &&
-                   run.image_offset <= group->image_bytes - run.bytes);
+      FUZZ_REQUIRE(run.from.file < model.files.size());
+      FUZZ_REQUIRE(run.from.bytes <= group->image_bytes &&
+                   run.image_offset <= group->image_bytes - run.from.bytes);
     }
   }
   FUZZ_REQUIRE(model.book_bytes == book_bytes && model.tensors == tensors);
@@ -308,7 +308,7 @@ std::string ASpec() {
   auto group = std::make_shared<Group>(*spec.groups[0]);
   group->tensors = {{"w", hoist::DType::kBF16, {2, 3}, {3, 1}, 64, 12},
                     {"empty", hoist::DType::kF32, {0}, {}, 0, 0}};
-  group->runs = {{0, 64, 128, 3000}};
+  group->runs = {{{0, 64, 3000}, 128}};
   spec.groups[0] = group;
   return ToRecord(spec);
 }

@@ -202,7 +202,7 @@ std::shared_ptr<const Group> NodeRig::MakeGroup(
   for (const PageRun& run : runs) {
     if (run.pages == 0) continue;
     group->runs.push_back(
-        {0, run.from * kPage, group->image_bytes, run.pages * kPage});
+        {{0, run.from * kPage, run.pages * kPage}, group->image_bytes});
     group->image_bytes += run.pages * kPage;
     for (uint64_t p = run.from; p < run.from + run.pages; ++p) {
       image.push_back(LabelOf(file, p));
@@ -254,7 +254,7 @@ absl::StatusOr<ModelPtr> NodeRig::AddSpec(SessionId session,
     spec->image_bytes += group->image_bytes;
     spec->book_bytes += BookBytesOf(*group);
     for (const SourceRun& run : group->runs) {
-      end = std::max(end, run.sheet_offset + run.bytes);
+      end = std::max(end, run.from.end());
     }
   }
   auto sheet = std::make_shared<Sheet>();

@@ -79,7 +79,7 @@ TEST(PersistedConvert, SpecsOfFiles) {
       {"w", hoist::DType::kBF16, {2, 3}, {3, 1}, 64, 12},
       {"empty", hoist::DType::kF32, {0}, {}, 0, 0},
   };
-  group->runs = {{0, 64, 128, 4000}};
+  group->runs = {{{0, 64, 4000}, 128}};
   spec.groups = {group};
   ASSERT_OK_AND_ASSIGN(const auto back, SpecFromRecord(ToRecord(spec)));
   EXPECT_EQ(back->name, "m");
@@ -100,9 +100,9 @@ TEST(PersistedConvert, SpecsOfFiles) {
   EXPECT_THAT(same.tensors[0].strides, ElementsAre(3, 1));
   EXPECT_EQ(same.tensors[0].offset, 64u);
   EXPECT_EQ(same.tensors[0].bytes, 12u);
-  EXPECT_EQ(same.runs[0].sheet_offset, 64u);
+  EXPECT_EQ(same.runs[0].from.offset, 64u);
   EXPECT_EQ(same.runs[0].image_offset, 128u);
-  EXPECT_EQ(same.runs[0].bytes, 4000u);
+  EXPECT_EQ(same.runs[0].from.bytes, 4000u);
   // The same again makes the same bytes.
   EXPECT_EQ(ToRecord(*back), ToRecord(spec));
 }

@@ -36,7 +36,7 @@ Group GroupOf(const std::vector<Granules>& runs) {
   Group group;
   for (const Granules& run : runs) {
     group.runs.push_back(
-        {run.file, run.from * kG, group.image_bytes, run.count * kG});
+        {{run.file, run.from * kG, run.count * kG}, group.image_bytes});
     group.image_bytes += run.count * kG;
   }
   return group;
@@ -98,17 +98,18 @@ struct Rig {
 
 TEST(PartBook, SpansAreWholeGranulesJoinedWhereTheyTouch) {
   Group group;
-  group.runs = {{0, 1000, 0, 100}, {0, 300, 256, 20}, {1, 1024, 512, 1}};
+  group.runs = {{{0, 1000, 100}, 0}, {{0, 300, 20}, 256}, {{1, 1024, 1}, 512}};
   EXPECT_THAT(PartBook::SpansOf(group),
               ElementsAre(SheetRange{0, 256, 256}, SheetRange{0, 768, 512},
                           SheetRange{1, 1024, 256}));
-  group.runs = {{0, 256, 0, 10}, {0, 511, 256, 2}};
+  group.runs = {{{0, 256, 10}, 0}, {{0, 511, 2}, 256}};
   EXPECT_THAT(PartBook::SpansOf(group), ElementsAre(SheetRange{0, 256, 512}));
 }
 
 TEST(PartBook, WhatIsReachedOverIsOneSpanHoweverManyRunsItHas) {
   Group group;
-  group.runs = {{0, 300, 0, 100}, {0, 9300, 100, 100}, {0, 18300, 200, 100}};
+  group.runs = {
+      {{0, 300, 100}, 0}, {{0, 9300, 100}, 100}, {{0, 18300, 100}, 200}};
   group.reaches = {{0, 300, 18100}};
   EXPECT_THAT(PartBook::SpansOf(group), ElementsAre(SheetRange{0, 256, 18176}));
 }

@@ -58,15 +58,14 @@ void ExpectRunsGiveTheTensors(const Group& group, const ModelSpec& model,
   std::string image(group.image_bytes, '\0');
   uint64_t end = 0;
   for (const SourceRun& run : group.runs) {
-    ASSERT_GT(run.bytes, 0u);
+    ASSERT_GT(run.from.bytes, 0u);
     ASSERT_GE(run.image_offset, end) << "in image order, not overlapping";
-    end = run.image_offset + run.bytes;
+    end = run.image_end();
     ASSERT_LE(end, group.image_bytes);
-    const std::string& file = contents.at(run.file);
-    for (const Sheet::Run& part :
-         RunsOf(*model.sheets.at(run.file), run.sheet_offset, run.bytes)) {
+    const std::string& file = contents.at(run.from.file);
+    for (const Sheet::Run& part : RunsOf(model.sheets, run.from)) {
       ASSERT_LE(part.file_offset + part.bytes, file.size());
-      image.replace(run.image_offset + (part.offset - run.sheet_offset),
+      image.replace(run.image_offset + (part.offset - run.from.offset),
                     part.bytes, file, part.file_offset, part.bytes);
     }
   }
@@ -116,9 +115,9 @@ TEST(ModelBuilder, TensorsLieInFileOrderAndNeighboursAreOneRun) {
   EXPECT_EQ(group.tensors[2].offset, 768u);
   // a and b touch in file and image; c is in another file.
   ASSERT_EQ(group.runs.size(), 2u);
-  EXPECT_EQ(group.runs[0].bytes, 612u);
-  EXPECT_EQ(group.runs[1].file, 1u);
-  EXPECT_EQ(group.runs[1].bytes, 300u);
+  EXPECT_EQ(group.runs[0].from.bytes, 612u);
+  EXPECT_EQ(group.runs[1].from.file, 1u);
+  EXPECT_EQ(group.runs[1].from.bytes, 300u);
   EXPECT_EQ(group.image_bytes, 4096u);
 }
 
@@ -208,12 +207,12 @@ TEST(ModelBuilder, JoinedTensorsAreGroupedInTheirPartsPlace) {
   EXPECT_EQ(group.tensors[1].bytes, 812u);
   // b, then c of the second file, then a of the first.
   ASSERT_EQ(group.runs.size(), 3u);
-  EXPECT_EQ(group.runs[1].file, 1u);
+  EXPECT_EQ(group.runs[1].from.file, 1u);
   EXPECT_EQ(group.runs[1].image_offset, 256u);
-  EXPECT_EQ(group.runs[1].bytes, 300u);
-  EXPECT_EQ(group.runs[2].file, 0u);
+  EXPECT_EQ(group.runs[1].from.bytes, 300u);
+  EXPECT_EQ(group.runs[2].from.file, 0u);
   EXPECT_EQ(group.runs[2].image_offset, 556u);
-  EXPECT_EQ(group.runs[2].bytes, 512u);
+  EXPECT_EQ(group.runs[2].from.bytes, 512u);
 }
 
 TEST(ModelBuilder, ExplicitGroupsNameJoinedTensorsAndNotTheirParts) {

@@ -41,7 +41,7 @@ TEST(PublishedGroup, ViewsTiedAndEmptyTensorsAreTaken) {
 
 TEST(PublishedGroup, SourceRunsOfAClientAreDropped) {
   Group group = Good();
-  group.runs.push_back({0, 0, 0, 24});
+  group.runs.push_back({{0, 0, 24}, 0});
   ASSERT_OK_AND_ASSIGN(const auto checked, CheckPublishedGroup(group));
   EXPECT_TRUE(checked->runs.empty());
 }

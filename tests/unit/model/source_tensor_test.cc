@@ -12,11 +12,6 @@
 
 namespace hoistd {
 
-bool operator==(const SourceRun& a, const SourceRun& b) {
-  return a.file == b.file && a.sheet_offset == b.sheet_offset &&
-         a.image_offset == b.image_offset && a.bytes == b.bytes;
-}
-
 namespace {
 
 using ::hoistd::testing::StatusIs;
@@ -29,7 +24,7 @@ constexpr auto kBF16 = hoist::DType::kBF16;
 SourceTensor InFile(const std::string& name, uint64_t sheet_offset,
                     uint64_t bytes, uint32_t file = 0) {
   SourceTensor tensor = {name, kBF16, {static_cast<int64_t>(bytes / 2)}, bytes};
-  AppendRun({file, sheet_offset, 0, bytes}, tensor.runs);
+  AppendRun({{file, sheet_offset, bytes}, 0}, tensor.runs);
   return tensor;
 }
 
@@ -59,15 +54,15 @@ TEST(JoinTensors, AJoinedTensorTakesTheFirstPartsPlace) {
   EXPECT_EQ(all[1].dtype, kBF16);
   EXPECT_THAT(all[1].shape, ElementsAre(2, 4));
   EXPECT_EQ(all[1].bytes, 16u);
-  EXPECT_THAT(all[1].runs,
-              ElementsAre(SourceRun{0, 108, 0, 8}, SourceRun{1, 100, 8, 8}));
+  EXPECT_THAT(all[1].runs, ElementsAre(SourceRun{{0, 108, 8}, 0},
+                                       SourceRun{{1, 100, 8}, 8}));
 }
 
 TEST(JoinTensors, PartsThatTouchAreOneRun) {
   ASSERT_OK_AND_ASSIGN(
       const auto all,
       JoinTensors(Files(), {{"abc", {10}, {{"a"}, {"b"}, {"c"}}}}));
-  EXPECT_THAT(all[0].runs, ElementsAre(SourceRun{0, 100, 0, 20}));
+  EXPECT_THAT(all[0].runs, ElementsAre(SourceRun{{0, 100, 20}, 0}));
 }
 
 TEST(JoinTensors, OneTensorMayBeSeveral) {
@@ -75,8 +70,8 @@ TEST(JoinTensors, OneTensorMayBeSeveral) {
                        JoinTensors(Files(), {{"q", {2}, {{"a", 0, 4}}},
                                              {"k", {2}, {{"a", 4}}}}));
   EXPECT_THAT(Names(all), ElementsAre("q", "k", "b", "c", "d"));
-  EXPECT_THAT(all[0].runs, ElementsAre(SourceRun{0, 100, 0, 4}));
-  EXPECT_THAT(all[1].runs, ElementsAre(SourceRun{0, 104, 0, 4}));
+  EXPECT_THAT(all[0].runs, ElementsAre(SourceRun{{0, 100, 4}, 0}));
+  EXPECT_THAT(all[1].runs, ElementsAre(SourceRun{{0, 104, 4}, 0}));
 }
 
 TEST(JoinTensors, RunsOfAPartLieEndToEndAndReachOverWhatIsBetween) {
@@ -84,19 +79,19 @@ TEST(JoinTensors, RunsOfAPartLieEndToEndAndReachOverWhatIsBetween) {
       const auto all,
       JoinTensors(Files(), {{"left", {2}, {{"a", 0, 2, 2, 4}}},
                             {"right", {2}, {{"a", 2, 2, 2, 4}}}}));
-  EXPECT_THAT(all[0].runs,
-              ElementsAre(SourceRun{0, 100, 0, 2}, SourceRun{0, 104, 2, 2}));
+  EXPECT_THAT(all[0].runs, ElementsAre(SourceRun{{0, 100, 2}, 0},
+                                       SourceRun{{0, 104, 2}, 2}));
   EXPECT_EQ(all[0].bytes, 4u);
   EXPECT_THAT(all[0].reaches, ElementsAre(SheetRange{0, 100, 6}));
-  EXPECT_THAT(all[1].runs,
-              ElementsAre(SourceRun{0, 102, 0, 2}, SourceRun{0, 106, 2, 2}));
+  EXPECT_THAT(all[1].runs, ElementsAre(SourceRun{{0, 102, 2}, 0},
+                                       SourceRun{{0, 106, 2}, 2}));
   EXPECT_EQ(all[1].reaches[0].end(), 108u);
 }
 
 TEST(JoinTensors, RunsThatTouchAreOneRunAndReachNoFurther) {
   ASSERT_OK_AND_ASSIGN(const auto all,
                        JoinTensors(Files(), {{"x", {4}, {{"a", 0, 2, 4, 2}}}}));
-  EXPECT_THAT(all[0].runs, ElementsAre(SourceRun{0, 100, 0, 8}));
+  EXPECT_THAT(all[0].runs, ElementsAre(SourceRun{{0, 100, 8}, 0}));
   EXPECT_EQ(all[0].reaches[0].end(), 108u);
 }
 
@@ -166,7 +161,7 @@ TEST(JoinTensors, BytesAreThePartsBytesEndToEnd) {
       const uint64_t bytes = 2 + 2 * (random() % ((from.bytes - offset) / 2));
       joined.parts.push_back({from.name, offset, bytes});
       for (uint64_t b = 0; b < bytes; ++b) {
-        want.push_back(from.runs[0].sheet_offset + offset + b);
+        want.push_back(from.runs[0].from.offset + offset + b);
       }
     }
     if (joined.parts.empty()) continue;
@@ -177,8 +172,8 @@ TEST(JoinTensors, BytesAreThePartsBytesEndToEnd) {
       for (const SourceRun& run : tensor.runs) {
         if (tensor.name != "x") continue;
         ASSERT_EQ(run.image_offset, got.size());
-        for (uint64_t b = 0; b < run.bytes; ++b) {
-          got.push_back(run.sheet_offset + b);
+        for (uint64_t b = 0; b < run.from.bytes; ++b) {
+          got.push_back(run.from.offset + b);
         }
       }
     }

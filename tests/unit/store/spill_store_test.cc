@@ -271,7 +271,7 @@ TEST_F(SpillStoreTest, WrongCallsAreRefused) {
               StatusIs(absl::StatusCode::kInvalidArgument));
   SpillImage from_files(1);
   SpillMeta meta = *from_files.meta;
-  meta.group.runs.push_back({.bytes = 4096});
+  meta.group.runs.push_back({{0, 0, 4096}});
   from_files.meta = std::make_shared<const SpillMeta>(std::move(meta));
   EXPECT_THAT(PutAndWait(*store, from_files),
               StatusIs(absl::StatusCode::kInvalidArgument));
