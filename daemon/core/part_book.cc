@@ -137,7 +137,7 @@ bool PartBook::Restore(const SheetKey& key, uint64_t from, uint64_t bytes,
   return true;
 }
 
-void PartBook::Forgo(OwnerId owner, std::vector<FreedExtent>& freed) {
+void PartBook::Forgo(OwnerId owner, std::vector<uint64_t>& freed) {
   At(owner).restored = false;
   FreeIfUnused(owner, freed);
 }
@@ -159,17 +159,17 @@ std::vector<PartBook::Filling> PartBook::FilledBy(TransferId by) const {
 }
 
 std::vector<GroupKey> PartBook::Filled(TransferId by,
-                                       std::vector<FreedExtent>& freed) {
+                                       std::vector<uint64_t>& freed) {
   return End(by, /*failed=*/false, freed);
 }
 
 std::vector<GroupKey> PartBook::Failed(TransferId by,
-                                       std::vector<FreedExtent>& freed) {
+                                       std::vector<uint64_t>& freed) {
   return End(by, /*failed=*/true, freed);
 }
 
 std::vector<GroupKey> PartBook::End(TransferId by, bool failed,
-                                    std::vector<FreedExtent>& freed) {
+                                    std::vector<uint64_t>& freed) {
   std::vector<GroupKey> users;
   const auto found = filling_.find(by);
   if (found == filling_.end()) return users;
@@ -191,7 +191,7 @@ std::vector<GroupKey> PartBook::End(TransferId by, bool failed,
   return users;
 }
 
-void PartBook::Leave(GroupKey copy, std::vector<FreedExtent>& freed) {
+void PartBook::Leave(GroupKey copy, std::vector<uint64_t>& freed) {
   const auto found = users_.find(copy);
   HOIST_CHECK(found != users_.end());
   const std::vector<OwnerId> owners = std::move(found->second.parts);
@@ -208,13 +208,13 @@ void PartBook::TakeOut(const Part& part) {
   if (sheet->second.empty()) sheets_.erase(sheet);
 }
 
-void PartBook::FreeIfUnused(OwnerId owner, std::vector<FreedExtent>& freed) {
+void PartBook::FreeIfUnused(OwnerId owner, std::vector<uint64_t>& freed) {
   const Part& part = At(owner);
   if (!part.users.empty() || part.filling.has_value() || part.restored) {
     return;
   }
   if (!part.failed) TakeOut(part);
-  freed.push_back({part.host_offset, owner});
+  freed.push_back(part.host_offset);
   parts_.erase(owner);
 }
 

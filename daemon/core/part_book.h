@@ -41,12 +41,6 @@ struct SheetKey {
 // Host space of a part, in whole pages so that O_DIRECT can read and write it.
 uint64_t PartSpace(uint64_t bytes);
 
-// An extent without users.
-struct FreedExtent {
-  uint64_t offset = 0;
-  OwnerId owner;
-};
-
 // Threads: one at a time.
 // Bounds:  as many parts as the filling transfers had spans.
 class PartBook {
@@ -71,18 +65,19 @@ class PartBook {
   // part.
   bool Restore(const SheetKey& sheet, uint64_t from, uint64_t bytes,
                uint64_t host_offset, OwnerId owner, TransferId by);
-  // Drops such a part; nobody uses it.
-  void Forgo(OwnerId owner, std::vector<FreedExtent>& freed);
+  // Drops such a part; nobody uses it. `freed`, here and below, gets the
+  // offsets of extents without users.
+  void Forgo(OwnerId owner, std::vector<uint64_t>& freed);
   // The complete copy needs its parts: they go with it.
   void Settle(GroupKey copy);
   // The transfer has filled its parts. Returns the copies that use them; each
   // may be complete now.
-  std::vector<GroupKey> Filled(TransferId by, std::vector<FreedExtent>& freed);
+  std::vector<GroupKey> Filled(TransferId by, std::vector<uint64_t>& freed);
   // The transfer failed: no new copy uses its parts. Returns their users, which
   // must leave now.
-  std::vector<GroupKey> Failed(TransferId by, std::vector<FreedExtent>& freed);
+  std::vector<GroupKey> Failed(TransferId by, std::vector<uint64_t>& freed);
   // The copy no longer uses any part.
-  void Leave(GroupKey copy, std::vector<FreedExtent>& freed);
+  void Leave(GroupKey copy, std::vector<uint64_t>& freed);
 
   // Joined, and not left.
   bool Has(GroupKey copy) const { return users_.contains(copy); }
@@ -159,9 +154,9 @@ class PartBook {
   void TakeFrom(const SheetKey& sheet, GroupKey copy, User& user,
                 const SheetRange& span, std::vector<SheetRange>& rest);
   std::vector<GroupKey> End(TransferId by, bool failed,
-                            std::vector<FreedExtent>& freed);
+                            std::vector<uint64_t>& freed);
   void TakeOut(const Part& part);
-  void FreeIfUnused(OwnerId owner, std::vector<FreedExtent>& freed);
+  void FreeIfUnused(OwnerId owner, std::vector<uint64_t>& freed);
 
   std::map<SheetKey, Sheet> sheets_;
   std::map<OwnerId, Part> parts_;

@@ -191,15 +191,15 @@ uint64_t Space::DropModel(ModelId id) {
 }
 
 void Space::LeaveParts(GroupKey key) {
-  std::vector<FreedExtent> freed;
+  std::vector<uint64_t> freed;
   parts_.Leave(key, freed);
   FreeExtents(freed);
 }
 
-void Space::FreeExtents(const std::vector<FreedExtent>& freed) {
-  for (const FreedExtent& extent : freed) {
-    FreeHost(extent.offset);
-    persisted_.Add(PersistedOnHost{extent.offset, {}});
+void Space::FreeExtents(const std::vector<uint64_t>& freed) {
+  for (const uint64_t offset : freed) {
+    FreeHost(offset);
+    persisted_.Add(PersistedOnHost{offset, {}});
   }
 }
 

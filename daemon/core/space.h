@@ -136,7 +136,7 @@ class Space {
   // The same for a model that makes room; TakeWork reports it.
   void Forget(ModelId id) { work_.forgotten.push_back({id, DropModel(id)}); }
   void LeaveParts(GroupKey key);
-  void FreeExtents(const std::vector<FreedExtent>& freed);
+  void FreeExtents(const std::vector<uint64_t>& freed);
   void FreeHost(uint64_t offset);
   // Published models that may be dropped: no session uses them, and nothing of
   // them is leased, held, pinned, planned, awaited or being copied. Least

@@ -152,7 +152,7 @@ bool Space::EvictAll(const std::vector<OwnerId>& victims, absl::Time now) {
     }
   }
   if (work_.spills.size() > spills) return false;
-  std::vector<FreedExtent> freed;
+  std::vector<uint64_t> freed;
   for (const OwnerId owner : victims) {
     if (parts_.Idle(owner)) parts_.Forgo(owner, freed);
   }

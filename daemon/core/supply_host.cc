@@ -104,7 +104,7 @@ void Supply::HostAbsent(const CopyRef& ref, Copy& copy,
 void Supply::PartsFilled(TransferId filler, const absl::Status& status,
                          absl::Time now, Effects& effects) {
   if (status.ok()) KeepParts(filler);
-  std::vector<FreedExtent> freed;
+  std::vector<uint64_t> freed;
   const std::vector<GroupKey> users =
       status.ok() ? space_.parts().Filled(filler, freed)
                   : space_.parts().Failed(filler, freed);

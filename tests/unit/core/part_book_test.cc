@@ -46,7 +46,7 @@ Group GroupOf(const std::vector<Granules>& runs) {
 struct Rig {
   PartBook book;
   std::map<GroupKey, Group> groups;
-  std::map<OwnerId, uint64_t> extents;
+  std::set<uint64_t> extents;  // Their offsets.
   uint64_t last_owner = 0;
   uint64_t next_offset = 0;
 
@@ -57,9 +57,9 @@ struct Rig {
     groups[key] = GroupOf(runs);
     uint64_t missing = 0;
     for (const SheetRange& span : book.Join(key, groups[key], files)) {
-      const OwnerId owner(++last_owner);
-      book.Add(key, {span, next_offset, owner}, TransferId(transfer));
-      extents[owner] = next_offset;
+      const SheetRead read = {span, next_offset, OwnerId(++last_owner)};
+      book.Add(key, read, TransferId(transfer));
+      extents.insert(next_offset);
       next_offset += span.bytes + 7 * kG;  // Neighbours never touch.
       missing += span.bytes / kG;
     }
@@ -67,29 +67,26 @@ struct Rig {
     return missing;
   }
   std::vector<GroupKey> Filled(uint64_t transfer) {
-    std::vector<FreedExtent> freed;
+    std::vector<uint64_t> freed;
     auto users = book.Filled(TransferId(transfer), freed);
     Free(freed);
     return users;
   }
   std::vector<GroupKey> Failed(uint64_t transfer) {
-    std::vector<FreedExtent> freed;
+    std::vector<uint64_t> freed;
     auto users = book.Failed(TransferId(transfer), freed);
     Free(freed);
     return users;
   }
   size_t Leave(GroupKey key) {
-    std::vector<FreedExtent> freed;
+    std::vector<uint64_t> freed;
     book.Leave(key, freed);
     Free(freed);
     book.Check();
     return freed.size();
   }
-  void Free(const std::vector<FreedExtent>& freed) {
-    for (const FreedExtent& extent : freed) {
-      ASSERT_EQ(extents.at(extent.owner), extent.offset);
-      extents.erase(extent.owner);
-    }
+  void Free(const std::vector<uint64_t>& freed) {
+    for (const uint64_t offset : freed) ASSERT_EQ(extents.erase(offset), 1u);
   }
   ImageRanges Ranges(GroupKey key) {
     return book.RangesOf(key, groups.at(key));
@@ -174,7 +171,7 @@ TEST(PartBook, WhatFailedIsNotJoinedAnyMore) {
   rig.Bring(Key(1, 0), {{0, 4}}, 1);
   rig.Bring(Key(2, 0), {{0, 8}}, 2);
   EXPECT_THAT(rig.Failed(1), ElementsAre(Key(1, 0), Key(2, 0)));
-  std::vector<FreedExtent> freed;
+  std::vector<uint64_t> freed;
   rig.book.Leave(Key(1, 0), freed);
   rig.Free(freed);
   EXPECT_EQ(rig.Leave(Key(2, 0)), 1u) << "its own part is still being filled";
