@@ -1,7 +1,6 @@
 #include "daemon/mover/mover.h"
 
 #include <algorithm>
-#include <map>
 #include <optional>
 #include <set>
 #include <thread>
@@ -43,15 +42,8 @@ std::optional<User> ParkedFor(const SourceFiles& files) {
 
 // Reads a group with a parked file, on a thread that may block.
 absl::Status ReadGroup(IoHelper& run, IoEngine& io, const SourceFiles& files,
-                       std::vector<PlannedRead> reads) {
-  std::map<uint32_t, std::vector<ReadRequest>> of_file;
-  for (PlannedRead& read : reads) {
-    ReadRequest request;
-    request.offset = read.offset;
-    request.into = std::move(read.into);
-    of_file[read.file].push_back(std::move(request));
-  }
-  for (auto& [index, requests] : of_file) {
+                       PlannedReads reads) {
+  for (auto& [index, requests] : reads) {
     const SourceFile& file = *files[index];
     if (file.parked_for().has_value()) {
       HOIST_RETURN_IF_ERROR(ReadByHelper(run, file, std::move(requests)));
@@ -205,8 +197,8 @@ void Mover::Carry(const Transfer& transfer, const FilesToHost& way) {
   if (const std::optional<User> owner = ParkedFor(*files->second)) {
     return ReadParked(transfer, way, *owner);
   }
-  std::vector<PlannedRead> reads =
-      PlanReads(FileRunsOf(transfer.model->sheets, way.reads, parts_.host));
+  PlannedReads reads =
+      PlanReads(transfer.model->sheets, way.reads, parts_.host);
   auto done = [this, id = transfer.id, model = transfer.model,
                parts = way.reads,
                of = files->second](const absl::Status& read) {
@@ -216,15 +208,16 @@ void Mover::Carry(const Transfer& transfer, const FilesToHost& way) {
     Report(id, std::move(status));
   };
   if (reads.empty()) return done(absl::OkStatus());
-  auto gather = std::make_shared<Gather>(reads.size(), std::move(done));
-  for (PlannedRead& read : reads) {
-    ReadRequest request;
-    request.file = (*files->second)[read.file]->io();
-    request.offset = read.offset;
-    request.into = std::move(read.into);
-    parts_.io->Read(std::move(request), [gather](const absl::Status& status) {
-      gather->Part(status);
-    });
+  size_t count = 0;
+  for (const auto& [file, requests] : reads) count += requests.size();
+  auto gather = std::make_shared<Gather>(count, std::move(done));
+  for (auto& [file, requests] : reads) {
+    for (ReadRequest& request : requests) {
+      request.file = (*files->second)[file]->io();
+      parts_.io->Read(std::move(request), [gather](const absl::Status& status) {
+        gather->Part(status);
+      });
+    }
   }
 }
 
@@ -237,9 +230,8 @@ void Mover::ReadParked(const Transfer& transfer, const FilesToHost& way,
        files = files_.at(transfer.key.model)](absl::StatusOr<IoHelper*> run) {
         absl::Status status = run.status();
         if (run.ok()) {
-          status = ReadGroup(
-              **run, *parts_.io, *files,
-              PlanReads(FileRunsOf(model->sheets, parts, parts_.host)));
+          status = ReadGroup(**run, *parts_.io, *files,
+                             PlanReads(model->sheets, parts, parts_.host));
         }
         if (status.ok()) ZeroPadding(model->sheets, parts, parts_.host);
         Report(id, std::move(status));

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <tuple>
 
 namespace hoistd {
 namespace {
@@ -12,17 +11,29 @@ constexpr uint64_t kReadOverBytes = 64 * 1024;
 
 }  // namespace
 
-std::vector<FileRun> FileRunsOf(const Sheets& sheets,
-                                const std::vector<SheetRead>& parts,
-                                std::span<std::byte> host) {
-  std::vector<FileRun> runs;
+PlannedReads PlanReads(const Sheets& sheets, std::vector<SheetRead> parts,
+                       std::span<std::byte> host) {
+  std::ranges::sort(parts, {}, &SheetRead::from);
+  PlannedReads reads;
+  uint64_t end = 0;  // Of the last read, in its file.
   for (const auto& [from, host_offset, owner] : parts) {
     for (const Sheet::Run& run : RunsOf(sheets, from)) {
+      if (run.bytes == 0) continue;
+      std::vector<ReadRequest>& of_file = reads[from.file];
+      const bool joins = !of_file.empty() && run.file_offset >= end &&
+                         run.file_offset - end <= kReadOverBytes;
+      if (!joins) {
+        of_file.emplace_back().offset = run.file_offset;
+      } else if (run.file_offset > end) {
+        of_file.back().into.push_back({nullptr, run.file_offset - end});
+      }
       const uint64_t at = host_offset + (run.offset - from.offset);
-      runs.push_back({from.file, run.file_offset, host.subspan(at, run.bytes)});
+      const std::span<std::byte> to = host.subspan(at, run.bytes);
+      of_file.back().into.push_back({to.data(), to.size()});
+      end = run.file_offset + run.bytes;
     }
   }
-  return runs;
+  return reads;
 }
 
 void ZeroPadding(const Sheets& sheets, const std::vector<SheetRead>& parts,
@@ -39,27 +50,6 @@ void ZeroPadding(const Sheets& sheets, const std::vector<SheetRead>& parts,
     }
     zero_until(from.bytes);
   }
-}
-
-std::vector<PlannedRead> PlanReads(std::vector<FileRun> runs) {
-  std::sort(runs.begin(), runs.end(), [](const FileRun& a, const FileRun& b) {
-    return std::tie(a.file, a.offset) < std::tie(b.file, b.offset);
-  });
-  std::vector<PlannedRead> reads;
-  uint64_t end = 0;  // Of the last read, in its file.
-  for (const FileRun& run : runs) {
-    if (run.to.empty()) continue;
-    const bool joins = !reads.empty() && reads.back().file == run.file &&
-                       run.offset >= end && run.offset - end <= kReadOverBytes;
-    if (!joins) {
-      reads.push_back({run.file, run.offset, {}});
-    } else if (run.offset > end) {
-      reads.back().into.push_back({nullptr, run.offset - end});
-    }
-    reads.back().into.push_back({run.to.data(), run.to.size()});
-    end = run.offset + run.to.size();
-  }
-  return reads;
 }
 
 }  // namespace hoistd

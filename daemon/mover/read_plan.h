@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <span>
 #include <vector>
 
@@ -13,32 +14,18 @@
 
 namespace hoistd {
 
-// Bytes of the file with this index, and their target memory.
-struct FileRun {
-  uint32_t file = 0;
-  uint64_t offset = 0;
-  std::span<std::byte> to;
-};
+// By index of the file; the requests' own `file` is unset.
+using PlannedReads = std::map<uint32_t, std::vector<ReadRequest>>;
 
-// Bytes of files in these parts of their `sheets`; `host` is the pool.
-std::vector<FileRun> FileRunsOf(const Sheets& sheets,
-                                const std::vector<SheetRead>& parts,
-                                std::span<std::byte> host);
+// The files' bytes in these parts of their `sheets`, in file order; `host` is
+// the pool. Joins neighbours, and reads over gaps that cost less than a new
+// read. Parts must not overlap.
+PlannedReads PlanReads(const Sheets& sheets, std::vector<SheetRead> parts,
+                       std::span<std::byte> host);
 // Zeroes bytes of the parts that come from no file: their memory may hold
 // others' data. Touches the memory, so not for threads that others wait for.
 void ZeroPadding(const Sheets& sheets, const std::vector<SheetRead>& parts,
                  std::span<std::byte> host);
-
-// One range of the file with this index.
-struct PlannedRead {
-  uint32_t file = 0;
-  uint64_t offset = 0;
-  std::vector<Scatter> into;
-};
-
-// Joins neighbouring runs of a file, and reads over gaps that cost less than a
-// new read. Runs of a file must not overlap.
-std::vector<PlannedRead> PlanReads(std::vector<FileRun> runs);
 
 }  // namespace hoistd
 
