@@ -47,16 +47,15 @@ absl::Status CopyQueue::Add(LinkParty party, LinkPiece piece, absl::Time now,
                             bool& queued) {
   queued = false;
   absl::Status status;
-  for (const LinkPiece::Run& run : piece.runs) {
+  for (const HostRun& run : piece.runs) {
     if (before_copy_ != nullptr) before_copy_(run.from);
     status = copies_->CopyIn(run.to_offset, run.from);
     if (!status.ok()) break;
     queued = true;
   }
-  for (const LinkPiece::ReadRun& run : piece.reads) {
-    if (!status.ok()) break;
-    status = copies_->CopyOut(run.to, run.from_offset);
-    queued = queued || status.ok();
+  if (!piece.to.empty()) {
+    status = copies_->CopyOut(piece.to, piece.from_offset);
+    queued = status.ok();
   }
   if (!queued) return status;
   const uint64_t number = ++last_;

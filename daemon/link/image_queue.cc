@@ -31,7 +31,7 @@ LinkPiece ImageQueue::TakePiece(uint64_t at_most) {
   while (!waiting_.empty() && piece.bytes < at_most &&
          piece.runs.size() < kRunsAPiece) {
     const JobPtr job = waiting_.front();
-    const LinkPiece::Run& run = job->load.runs[job->run];
+    const HostRun& run = job->load.runs[job->run];
     const uint64_t bytes =
         std::min<uint64_t>(at_most - piece.bytes, run.from.size() - job->at);
     piece.Add(run.to_offset + job->at, run.from.subspan(job->at, bytes));

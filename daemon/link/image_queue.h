@@ -17,6 +17,7 @@
 #include "daemon/link/link_customer.h"
 #include "daemon/trace/recorder.h"
 #include "daemon/types/ids.h"
+#include "daemon/types/ranges.h"
 
 namespace hoistd {
 
@@ -24,7 +25,7 @@ namespace hoistd {
 struct ImageLoad {
   TransferId id;
   // In order, none empty; unchanged until `done`.
-  std::vector<LinkPiece::Run> runs;
+  std::vector<HostRun> runs;
   bool urgent = false;  // It has a waiter.
   GroupKey key;         // Of the image, for recordings.
   // Called once, when none of its pieces is in flight.

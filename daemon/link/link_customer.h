@@ -11,24 +11,17 @@
 #include "absl/time/time.h"
 #include "daemon/link/copy_trace.h"
 #include "daemon/types/device.h"
+#include "daemon/types/ranges.h"
 
 namespace hoistd {
 
 // One unit of copying: runs of bytes in one direction, and the words after
 // them. For a grant, only the number of bytes.
 struct LinkPiece {
-  struct Run {
-    uint64_t to_offset = 0;
-    std::span<const std::byte> from;
-  };
-  // Device to host.
-  struct ReadRun {
-    uint64_t from_offset = 0;
-    std::span<std::byte> to;
-  };
-  // In order; only one list has runs, and none is empty.
-  std::vector<Run> runs;
-  std::vector<ReadRun> reads;
+  std::vector<HostRun> runs;  // To the device, in order; none is empty.
+  // Or one run from the device.
+  uint64_t from_offset = 0;
+  std::span<std::byte> to;
   uint64_t bytes = 0;            // Sum of the runs.
   std::vector<WordWrite> words;  // Written after the bytes.
   // The bytes' groups, in order; empty without a recording.
@@ -38,7 +31,7 @@ struct LinkPiece {
   void Add(uint64_t to_offset, std::span<const std::byte> from) {
     bytes += from.size();
     if (!runs.empty()) {
-      Run& last = runs.back();
+      HostRun& last = runs.back();
       if (last.to_offset + last.from.size() == to_offset &&
           last.from.data() + last.from.size() == from.data()) {
         last.from = {last.from.data(), last.from.size() + from.size()};

@@ -20,8 +20,8 @@ LinkPiece ReadQueue::TakePiece(uint64_t at_most) {
   const std::span<std::byte> to = job->read.to.subspan(job->taken);
   LinkPiece piece;
   piece.bytes = std::min<uint64_t>(at_most, to.size());
-  piece.reads.push_back(
-      {job->read.from_offset + job->taken, to.first(piece.bytes)});
+  piece.from_offset = job->read.from_offset + job->taken;
+  piece.to = to.first(piece.bytes);
   if (Traces(trace_)) AddPart(job->read.key, {}, piece.bytes, piece.parts);
   job->taken += piece.bytes;
   ++job->under_way;

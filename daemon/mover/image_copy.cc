@@ -6,16 +6,15 @@
 namespace hoistd {
 
 ImageCopy::ImageCopy(std::shared_ptr<hoist::UniqueFd> memfd,
-                     uint64_t image_bytes, const std::vector<ImagePart>& parts,
+                     uint64_t image_bytes, const std::vector<HostRun>& runs,
                      absl::AnyInvocable<void(absl::Status)> report)
     : memfd_(std::move(memfd)),
       image_bytes_(image_bytes),
       report_(std::move(report)) {
-  for (const ImagePart& part : parts) {
-    for (uint64_t at = 0; at < part.bytes.size(); at += kPieceBytes) {
-      const uint64_t bytes =
-          std::min<uint64_t>(kPieceBytes, part.bytes.size() - at);
-      pieces_.push_back({part.offset + at, part.bytes.subspan(at, bytes)});
+  for (const auto& [offset, from] : runs) {
+    for (uint64_t at = 0; at < from.size(); at += kPieceBytes) {
+      const uint64_t bytes = std::min<uint64_t>(kPieceBytes, from.size() - at);
+      pieces_.push_back({offset + at, from.subspan(at, bytes)});
     }
   }
   if (pieces_.empty()) pieces_.emplace_back();

@@ -2,11 +2,9 @@
 #define HOIST_DAEMON_MOVER_IMAGE_COPY_H_
 
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <span>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -14,15 +12,10 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "daemon/mover/image_target.h"
+#include "daemon/types/ranges.h"
 #include "hoist/shared/unique_fd.h"
 
 namespace hoistd {
-
-// Bytes of an image.
-struct ImagePart {
-  uint64_t offset = 0;  // In the image.
-  std::span<const std::byte> bytes;
-};
 
 // Copies one image from the host pool to a client, in pieces on several
 // threads. The thread that ends the last piece reports, with the first error.
@@ -33,9 +26,9 @@ class ImageCopy {
  public:
   static constexpr uint64_t kPieceBytes = uint64_t{4} << 20;
 
-  // The memfd has `image_bytes`; gaps between parts stay unchanged.
+  // The memfd has `image_bytes`; gaps between runs stay unchanged.
   ImageCopy(std::shared_ptr<hoist::UniqueFd> memfd, uint64_t image_bytes,
-            const std::vector<ImagePart>& parts,
+            const std::vector<HostRun>& runs,
             absl::AnyInvocable<void(absl::Status)> report);
 
   uint64_t pieces() const { return pieces_.size(); }
@@ -52,7 +45,7 @@ class ImageCopy {
   const std::shared_ptr<hoist::UniqueFd> memfd_;
   const uint64_t image_bytes_;
   // Of an empty image: one empty piece, to check the memfd.
-  std::vector<ImagePart> pieces_;
+  std::vector<HostRun> pieces_;
   std::atomic<uint64_t> next_ = 0;
   std::atomic<uint64_t> left_;
   absl::AnyInvocable<void(absl::Status)> report_;

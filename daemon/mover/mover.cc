@@ -181,14 +181,15 @@ std::span<std::byte> Mover::HostOf(const Transfer& transfer,
   return parts_.host.subspan(offset, transfer.group->image_bytes);
 }
 
-std::vector<ImagePart> Mover::PartsOf(const ImageRanges& ranges) const {
-  std::vector<ImagePart> parts;
-  parts.reserve(ranges.size());
+std::vector<HostRun> Mover::RunsOf(const ImageRanges& ranges,
+                                   uint64_t to_offset) const {
+  std::vector<HostRun> runs;
+  runs.reserve(ranges.size());
   for (const ImageRange& range : ranges) {
-    parts.push_back({range.image_offset,
-                     parts_.host.subspan(range.host_offset, range.bytes)});
+    runs.push_back({to_offset + range.image_offset,
+                    parts_.host.subspan(range.host_offset, range.bytes)});
   }
-  return parts;
+  return runs;
 }
 
 void Mover::Carry(const Transfer& transfer, const FilesToHost& way) {
@@ -335,25 +336,23 @@ void Mover::Carry(const Transfer& transfer, const HostToSpill& way) {
 }
 
 void Mover::Carry(const Transfer& transfer, const HostToDevice& way) {
-  CopyIn(transfer, way.device, way.device_offset, PartsOf(way.from));
+  CopyIn(transfer, way.device, RunsOf(way.from, way.device_offset));
 }
 
 void Mover::Carry(const Transfer& transfer, const InPlaceToDevice& way) {
-  CopyIn(transfer, way.device, way.device_offset,
-         {{0, parts_.in_place.subspan(way.from_offset,
-                                      transfer.group->image_bytes)}});
+  const std::span<const std::byte> from =
+      parts_.in_place.subspan(way.from_offset, transfer.group->image_bytes);
+  CopyIn(transfer, way.device, {{way.device_offset, from}});
 }
 
 void Mover::CopyIn(const Transfer& transfer, DeviceIndex device,
-                   uint64_t offset, const std::vector<ImagePart>& parts) {
+                   std::vector<HostRun> runs) {
   Link* const link = parts_.links[device.number()];
   link_of_[transfer.id] = link;
   ImageLoad load;
   load.id = transfer.id;
   load.key = transfer.key;
-  for (const ImagePart& part : parts) {
-    load.runs.push_back({offset + part.offset, part.bytes});
-  }
+  load.runs = std::move(runs);
   load.urgent = transfer.urgent;
   load.done = [this, id = transfer.id](absl::Status s) {
     Report(id, std::move(s));
@@ -363,7 +362,7 @@ void Mover::CopyIn(const Transfer& transfer, DeviceIndex device,
 
 void Mover::Carry(const Transfer& transfer, const HostToClient& way) {
   auto copy = std::make_shared<ImageCopy>(
-      way.memfd, transfer.group->image_bytes, PartsOf(way.from),
+      way.memfd, transfer.group->image_bytes, RunsOf(way.from, 0),
       [this, id = transfer.id](absl::Status s) { Report(id, std::move(s)); });
   const auto helpers =
       std::min(static_cast<uint64_t>(CopyThreads(parts_)), copy->pieces());

@@ -104,14 +104,15 @@ class Mover {
   void Carry(const Transfer& transfer, const HostToDevice& way);
   void Carry(const Transfer& transfer, const InPlaceToDevice& way);
   void Carry(const Transfer& transfer, const HostToClient& way);
-  void CopyIn(const Transfer& transfer, DeviceIndex device, uint64_t offset,
-              const std::vector<ImagePart>& parts);
+  void CopyIn(const Transfer& transfer, DeviceIndex device,
+              std::vector<HostRun> runs);
   void Hash(const Transfer& transfer, std::span<const std::byte> image,
             std::shared_ptr<hoist::Mapping> held);
   void Report(TransferId id, absl::Status status, TransferResult result = {});
   std::span<std::byte> HostOf(const Transfer& transfer, uint64_t offset) const;
-  // Their memory in the host pool.
-  std::vector<ImagePart> PartsOf(const ImageRanges& ranges) const;
+  // Of an image that is to begin at `to_offset`.
+  std::vector<HostRun> RunsOf(const ImageRanges& ranges,
+                              uint64_t to_offset) const;
 
   const MoverParts parts_;
   OnDone on_done_;

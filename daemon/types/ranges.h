@@ -3,7 +3,9 @@
 #define HOIST_DAEMON_TYPES_RANGES_H_
 
 #include <compare>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace hoistd {
@@ -29,6 +31,13 @@ struct ImageRange {
 
 // All of an image, in its order, without empty ranges. Gaps are padding.
 using ImageRanges = std::vector<ImageRange>;
+
+// Bytes on the host, and their place in what they are copied to: a device's
+// span, or an image.
+struct HostRun {
+  uint64_t to_offset = 0;
+  std::span<const std::byte> from;
+};
 
 }  // namespace hoistd
 

@@ -177,7 +177,7 @@ class Rig {
     Piece taken;
     uint64_t sum = 0;
     FUZZ_REQUIRE(!piece.runs.empty());
-    for (const LinkPiece::Run& run : piece.runs) {
+    for (const HostRun& run : piece.runs) {
       sum += run.from.size();
       taken.groups.insert(GroupOf(run));
     }
@@ -195,7 +195,7 @@ class Rig {
   }
 
   // Whose bytes these are: read from where they were given, to its own slot.
-  LaneGroup GroupOf(const LinkPiece::Run& run) const {
+  LaneGroup GroupOf(const HostRun& run) const {
     FUZZ_REQUIRE(!run.from.empty() && run.from.data() >= host_.data());
     const auto from = static_cast<uint64_t>(run.from.data() - host_.data());
     const auto g = static_cast<LaneGroup>(from / kHostApart);

@@ -75,7 +75,7 @@ TransferId LinkRig::Copy(uint64_t offset, uint64_t bytes, bool urgent) {
     id = TransferId(ends_.size());
     ends_.emplace_back();
   }
-  std::vector<LinkPiece::Run> runs;
+  std::vector<HostRun> runs;
   if (bytes > 0) {
     runs.push_back({offset, std::span(host_).subspan(offset, bytes)});
   }
