@@ -12,6 +12,7 @@
 #include "daemon/io/read_cutter.h"
 #include "daemon/io_helper/helper_call.h"
 #include "daemon/io_helper/parked_file.h"
+#include "daemon/types/ranges.h"
 #include "hoist/shared/mapping.h"
 
 namespace hoistd {
@@ -20,11 +21,6 @@ namespace {
 // Double buffering: the helper reads into one half while hoistd copies out of
 // the other.
 constexpr uint64_t kHalf = IoHelper::kBounceBytes / 2;
-
-struct Range {
-  uint64_t offset = 0;
-  uint64_t bytes = 0;
-};
 
 constexpr SourceFileOptions kBuffered = {.mode = ReadMode::kBuffered};
 
@@ -48,7 +44,7 @@ void OpenFile(hoist::Packet request, int line) {
   Tell(line, absl::OkStatus(), body, {&own, 1});
 }
 
-absl::Status ReadRange(int fd, const Range& range, std::byte* to) {
+absl::Status ReadRange(int fd, const ByteRange& range, std::byte* to) {
   uint64_t got = 0;
   while (got < range.bytes) {
     const ssize_t n = pread(fd, to + got, range.bytes - got,
@@ -66,7 +62,7 @@ absl::Status ReadRange(int fd, const Range& range, std::byte* to) {
 }
 
 void ReadPrefix(hoist::Packet request, int line) {
-  Range range;
+  ByteRange range;
   std::string_view name = request.body;
   Unpack(name, range);
   absl::StatusOr<hoist::UniqueFd> fd = Unpark(request.fds.at(0).get());
@@ -85,8 +81,8 @@ void ReadRanges(hoist::Packet request, int line) {
   std::string_view rest = request.body;
   Unpack(rest, was);
   Unpack(rest, count);
-  std::vector<Range> ranges(count);
-  for (Range& range : ranges) Unpack(rest, range);
+  std::vector<ByteRange> ranges(count);
+  for (ByteRange& range : ranges) Unpack(rest, range);
   absl::StatusOr<hoist::UniqueFd> fd = Unpark(request.fds.at(0).get());
   if (!fd.ok()) return Tell(line, fd.status());
   hoist::Result<hoist::Mapping> bounce =
@@ -145,7 +141,7 @@ absl::StatusOr<std::string> ReadPrefixByHelper(IoHelper& run,
                                                uint64_t bytes) {
   HOIST_RETURN_IF_ERROR(file.CheckRange(offset, bytes));
   std::string request;
-  Pack(Range{offset, bytes}, request);
+  Pack(ByteRange{offset, bytes}, request);
   request.append(file.name());
   const int fd = file.parked();
   HOIST_ASSIGN_OR_RETURN(
@@ -170,7 +166,7 @@ absl::Status ReadByHelper(IoHelper& run, const SourceFile& file,
   Pack(file.identity(), request);
   Pack(uint64_t{pieces.size()}, request);
   for (const ReadPiece& piece : pieces) {
-    Pack(Range{piece.offset, piece.bytes}, request);
+    Pack(ByteRange{piece.offset, piece.bytes}, request);
   }
   request.append(file.name());
   const int fds[] = {file.parked(), run.bounce_fd()};

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "daemon/model/model.h"
 #include "daemon/model/tensor.h"
+#include "daemon/types/ranges.h"
 
 namespace hoistd {
 
@@ -24,13 +25,6 @@ inline constexpr size_t kMaxTensorsPerGroup = 100'000;
 absl::StatusOr<std::shared_ptr<const Group>> CheckPublishedGroup(Group group);
 
 inline constexpr uint64_t kContentPieceBytes = uint64_t{16} << 20;
-
-struct ByteRange {
-  uint64_t offset = 0;
-  uint64_t bytes = 0;
-
-  bool operator==(const ByteRange&) const = default;
-};
 
 // What of a group's image is to be hashed: each tensor's bytes, once where
 // several tensors are the same bytes. So the image's layout does not matter,

@@ -10,6 +10,14 @@
 
 namespace hoistd {
 
+// A range of an image, or of a file.
+struct ByteRange {
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+
+  bool operator==(const ByteRange&) const = default;
+};
+
 // A range of a source file's sheet (model/sheet.h).
 struct SheetRange {
   uint32_t file = 0;    // Index into ModelSpec::files.
