@@ -157,7 +157,7 @@ Connection::Connection(UniqueFd socket, Handler* handler)
     : socket_(std::move(socket)),
       fork_closed_(socket_.get()),
       handler_(handler) {
-  const MutexLock lock(mu_);
+  const MutexLock lock(mu_);  // The thread may fail it at once.
   failed_ = StartThread(&reader_, [this] { Read(); });
 }
 

@@ -9,11 +9,13 @@
 #include <cstring>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "hoist/hoist.h"
 #include "hoist/hoist_copy_permit.h"
+#include "tests/unit/client/fake_in_place.h"
 #include "tests/unit/client/fake_permit.h"
 #include "tests/unit/client/plan_worker.h"
 
@@ -107,6 +109,45 @@ TEST(NoThread, APlanThatCannotStreamHasEnded) {
     ExpectNoThread(worker.Use(0));
   }
   EXPECT_EQ(cleared, 1);
+}
+
+TEST(NoThread, AResidentPlanStagesAtFirstUse) {
+  FakeDaemon daemon;
+  daemon.PlanAs({.residents = {0, 1}});
+  hoist::Session session = ConnectTo(daemon);
+  const hoist::Model model = *session.DescribeModel("deep");
+  const NoThreads none;
+  auto plan = session.SetPlan(model, {.order = {0, 1}});
+  ASSERT_TRUE(plan.ok()) << plan.status().ToString();
+  for (const uint32_t group : {0, 1}) {
+    EXPECT_TRUE(plan->Stage(group).ok());
+    EXPECT_TRUE(plan->Done(group).ok());
+  }
+}
+
+TEST(NoThread, PiecesInPlaceAreGivenBack) {
+  FakeInPlace daemon;
+  hoist::ConnectOptions options;
+  options.socket_path = daemon.path();
+  hoist::Session session = *hoist::Session::Connect(options);
+  const hoist::Model model = *session.DescribeModel("moe");
+  const std::vector<uint32_t> pieces = {0, 1, 2};
+  hoist_in_place_tensor tensor = {};
+  tensor.struct_size = sizeof(tensor);
+  tensor.groups = pieces.data();
+  tensor.group_count = pieces.size();
+  hoist_in_place_options wanted = {};
+  wanted.struct_size = sizeof(wanted);
+  wanted.deadline_ms = 60'000;
+  hoist_in_place* in_place = nullptr;
+  {
+    const NoThreads none;
+    EXPECT_EQ(hoist_in_place_create(session.get(), model.get(), &tensor, 1,
+                                    &wanted, &in_place, nullptr),
+              HOIST_RESOURCE_EXHAUSTED);
+  }
+  EXPECT_EQ(daemon.stages(FakeInPlace::kInPlace), 3u);
+  daemon.AwaitLeased(FakeInPlace::kInPlace, {});
 }
 
 TEST(NoThread, AFetchSaysSo) {
