@@ -198,8 +198,8 @@ install_torch() {
   local torch index modules=(torch transformers)
   local files=(scripts/python-torch-requirements.txt)
   if [[ $want_tests == 1 ]]; then
-    modules+=(diffusers accelerate torchao peft bitsandbytes safetensors gguf
-      mypy xdist)
+    modules+=(diffusers accelerate torchao peft bitsandbytes
+      compressed_tensors safetensors gguf mypy xdist)
     files+=(scripts/python-torch-test-requirements.txt)
   fi
   if venv_has "${modules[@]}"; then return; fi

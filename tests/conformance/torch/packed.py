@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import pathlib
 import re
 from typing import Any, Callable, Iterator
@@ -78,6 +79,51 @@ def write_fp8_blocks(base: pathlib.Path, folder: pathlib.Path,
           activation_scheme="dynamic", weight_block_size=[BLOCK, BLOCK])
 
 
+def write_compressed(base: pathlib.Path, folder: pathlib.Path,
+                     scales: torch.dtype = DTYPE, dynamic: bool = False,
+                     **weights: Any) -> None:
+    """As llm-compressor: each weight's scales by its largest values.
+
+    dynamic: activations are rounded as well, a scale for each token."""
+    quantization = pytest.importorskip("compressed_tensors.quantization")
+    import transformers
+    from compressed_tensors.compressors import ModelCompressor
+    model = transformers.LlamaForCausalLM.from_pretrained(base, dtype=DTYPE)
+    arguments = quantization.QuantizationArgs
+    quantization.apply_quantization_config(
+        model, quantization.QuantizationConfig(ignore=["lm_head"], config_groups={
+            "all": quantization.QuantizationScheme(
+                targets=["Linear"], weights=arguments(**weights),
+                input_activations=arguments(
+                    num_bits=8, type="float", strategy="token", dynamic=True)
+                if dynamic else None)}), show_progress=False)
+    top = 448 if weights["type"] == "float" else 2**weights["num_bits"] / 2 - 1
+    for module in model.modules():
+        if hasattr(module, "weight_scale"):
+            shape = module.weight_scale.shape
+            parts = module.weight.detach().float().reshape(
+                math.prod(shape), -1)
+            module.weight_scale = nn.Parameter(
+                (parts.abs().amax(1) / top).reshape(shape).to(scales),
+                requires_grad=False)
+    compressor = ModelCompressor.from_pretrained_model(model)
+    compressor.compress_model(model)
+    model.save_pretrained(folder)
+    compressor.update_config(str(folder))
+
+
+def write_compressed_fp8(scales: torch.dtype, strategy: str
+                         ) -> Callable[[pathlib.Path, pathlib.Path], None]:
+    """For the library's own kernels, which its files do not ask for."""
+    def write(base: pathlib.Path, folder: pathlib.Path) -> None:
+        write_compressed(base, folder, scales, dynamic=True, num_bits=8,
+                         type="float", strategy=strategy)
+        said = json.loads((folder / "config.json").read_text())
+        said["quantization_config"]["use_optimized_inference"] = True
+        (folder / "config.json").write_text(json.dumps(said))
+    return write
+
+
 def write(folder: pathlib.Path, base: pathlib.Path,
           saved: dict[str, torch.Tensor], **quantization: Any) -> None:
     """A folder with these tensors, and a configuration that says so."""
@@ -98,11 +144,30 @@ WRITERS: dict[str, Callable[[pathlib.Path, pathlib.Path], None]] = {
     "torchao int8": _torchao("Int8WeightOnlyConfig", version=2),
     "torchao float8": _torchao("Float8WeightOnlyConfig"),
     "fp8 blocks": write_fp8_blocks,
+    "compressed-tensors fp8": write_compressed_fp8(torch.float32, "channel"),
+    # The library casts and repeats the scales.
+    "compressed-tensors fp8 whole": write_compressed_fp8(DTYPE, "tensor"),
 }
 
 
 @contextlib.contextmanager
 def with_kernels() -> Iterator[None]:
+    """The libraries compute with packed weights on a CPU as well. torch has
+    compressed-tensors' kernel there, which transformers does not ask for."""
+    quantizer = pytest.importorskip(
+        "transformers.quantizers.quantizer_compressed_tensors"
+        ).CompressedTensorsHfQuantizer
+
+    def validate(self: Any, *_: Any, **__: Any) -> None:
+        self.use_fp8_kernel = self.quantization_config.use_optimized_inference
+
+    with mock.patch.object(quantizer, "validate_environment", validate), \
+            _with_kernels_of_blocks():
+        yield
+
+
+@contextlib.contextmanager
+def _with_kernels_of_blocks() -> Iterator[None]:
     """Where FP8 by blocks has no kernel, plain torch computes in its place:
     a CPU, for which transformers would unpack the weights, and a GPU without
     the package `kernels`."""

@@ -30,7 +30,7 @@ from ._safetensors import Bytes, FileTensor, Paths
 from ._transformers import Load, collect, quantization_config
 
 # Quantisers whose modules compute with the files' tensors unchanged, by test.
-_KNOWN = ("bitsandbytes", "fp8", "torchao")
+_KNOWN = ("bitsandbytes", "compressed-tensors", "fp8", "torchao")
 # For one weight: values that a quantiser derives from a configuration.
 MAX_OWN_BYTES = 4096
 
@@ -91,6 +91,8 @@ def quantise(module: Any, path: Paths, files: Sequence[pathlib.Path],
         quantizer.preprocess_model(
             model=module, dtype=dtype or module.dtype, device_map=None,
             checkpoint_files=[str(one) for one in files], use_kernels=False)
+    if hasattr(module, "ct_decompress_hook"):
+        _keep_compressed(module, quantizer)
     module.hf_quantizer = quantizer
     return quantizer
 
@@ -128,6 +130,17 @@ def pack(module: nn.Module, quantizer: Any, files: Sequence[pathlib.Path],
     if mapped.written():
         raise _refusal(quantizer, "writes to the weights as it loads them")
     return packed
+
+
+def _keep_compressed(module: nn.Module, quantizer: Any) -> None:
+    """compressed-tensors unpacks its modules in the first pass, and takes other
+    modules' weights over. It has none where all are transformers' own."""
+    if any(hasattr(one, "quantization_scheme") for one in module.modules()):
+        raise _refusal(quantizer, "computes with FP8 alone "
+                       "(use_optimized_inference, on a GPU), and unpacks other "
+                       "weights in the first pass; dequantize=True unpacks "
+                       "them at once")
+    quantizer.compressor.remove_decompression_hook(module)
 
 
 def _method(said: Any) -> str:

@@ -206,6 +206,11 @@ def collect(module: Any, headers: Mapping[str, FileTensor]
             module, target, None if pattern is None else by_pattern[pattern]))
         if load.converter is not None or not load.inputs:
             load.inputs.append((name, pattern or name))
+    if quantizer is not None:  # save_pretrained reverts them.
+        module._weight_conversions = [
+            one for one in rules if one.was_used() and not any(
+                hasattr(step, "hf_quantizer")
+                for step in getattr(one, "operations", ()))]
     return loads, quantizer
 
 
