@@ -61,8 +61,11 @@ def _torchao(name: str, **options: Any) -> Callable[..., None]:
 
 
 def write_fp8_blocks(base: pathlib.Path, folder: pathlib.Path,
-                     pattern: str = r"_proj\.") -> None:
-    """As DeepSeek's: each weight with `weight_scale_inv` beside it."""
+                     pattern: str = r"_proj\.",
+                     exponents: torch.dtype | None = None) -> None:
+    """As DeepSeek's: each weight with `weight_scale_inv` beside it.
+
+    exponents: scales are powers of two, of which these are stored."""
     saved: dict[str, torch.Tensor] = {}
     for name, value in load_file(base / "model.safetensors").items():
         saved[name] = value
@@ -71,12 +74,16 @@ def write_fp8_blocks(base: pathlib.Path, folder: pathlib.Path,
             blocks = value.float().reshape(rows // BLOCK, BLOCK,
                                            columns // BLOCK, BLOCK)
             scale = blocks.abs().amax((1, 3), keepdim=True) / 448
+            if exponents is not None:
+                scale = scale.log2().ceil().exp2()
             saved[name] = (blocks / scale).reshape(rows, columns).to(
                 torch.float8_e4m3fn)
-            saved[name + "_scale_inv"] = scale.reshape(rows // BLOCK,
-                                                       columns // BLOCK)
+            scale = scale.reshape(rows // BLOCK, columns // BLOCK)
+            saved[name + "_scale_inv"] = scale if exponents is None else (
+                scale.to(torch.float8_e8m0fnu).view(exponents))
     write(folder, base, saved, quant_method="fp8", fmt="e4m3",
-          activation_scheme="dynamic", weight_block_size=[BLOCK, BLOCK])
+          activation_scheme="dynamic", weight_block_size=[BLOCK, BLOCK],
+          **{} if exponents is None else {"scale_fmt": "ue8m0"})
 
 
 def write_compressed(base: pathlib.Path, folder: pathlib.Path,
@@ -144,6 +151,10 @@ WRITERS: dict[str, Callable[[pathlib.Path, pathlib.Path], None]] = {
     "torchao int8": _torchao("Int8WeightOnlyConfig", version=2),
     "torchao float8": _torchao("Float8WeightOnlyConfig"),
     "fp8 blocks": write_fp8_blocks,
+    "fp8 blocks e8m0": lambda base, folder: write_fp8_blocks(
+        base, folder, exponents=torch.float8_e8m0fnu),
+    "fp8 blocks uint8": lambda base, folder: write_fp8_blocks(
+        base, folder, exponents=torch.uint8),
     "compressed-tensors fp8": write_compressed_fp8(torch.float32, "channel"),
     # The library casts and repeats the scales.
     "compressed-tensors fp8 whole": write_compressed_fp8(DTYPE, "tensor"),
@@ -181,7 +192,7 @@ def _with_kernels_of_blocks() -> Iterator[None]:
 
     def linear(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor,
                block: Any, bias: Any = None, *_: Any) -> torch.Tensor:
-        whole = weight.float() * scale.repeat_interleave(
+        whole = weight.float() * scale.float().repeat_interleave(
             block[0], 0).repeat_interleave(block[1], 1)
         return nn.functional.linear(x, whole.to(x.dtype), bias)
 

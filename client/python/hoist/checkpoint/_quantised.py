@@ -110,6 +110,13 @@ def pack(module: nn.Module, quantizer: Any, files: Sequence[pathlib.Path],
     loads, _ = collect(module, headers)
     for load in loads.values():
         names = tuple(name for name, _ in load.inputs)
+        if load.converter is None and _is_of_bits(module, load.target,
+                                                  headers[names[0]]):
+            # The quantiser gives them their type in its last step.
+            _put(module, load.target, mapped.tensor(names[0]))
+            packed.targets.add(load.target)
+            packed._beside[names[0]] = names
+            continue
         if len(names) == 1 or not _is_quantisers(load):
             continue  # transformers' own conversions are the Finder's.
         with _told(quantizer, f"does not make {load.target}"):
@@ -171,6 +178,14 @@ def _is_quantisers(load: Load) -> bool:
                for one in getattr(load.converter, "operations", ()))
 
 
+def _is_of_bits(module: nn.Module, target: str, header: FileTensor) -> bool:
+    """The file has bytes for a float of one byte."""
+    owner, _, key = target.rpartition(".")
+    weight = getattr(module.get_submodule(owner), key)
+    return (header.dtype == "U8" and weight.is_floating_point()
+            and weight.itemsize == 1)
+
+
 def _put(module: nn.Module, target: str, value: Any) -> None:
     """As the library does."""
     owner, _, key = target.rpartition(".")
@@ -208,10 +223,10 @@ class _Mapped:
         return made
 
     def find(self, tensor: torch.Tensor) -> Source | None:
-        """For a tensor in a file tensor's memory, and of its type."""
+        """For a tensor in a file tensor's memory, with elements of its size."""
         name, given = self._given.get(tensor.untyped_storage()._cdata,
                                       ("", None))
-        if given is None or tensor.dtype != given.dtype or (
+        if given is None or tensor.itemsize != given.itemsize or (
                 not tensor.is_contiguous()):
             return None
         header = self._headers[name]

@@ -133,7 +133,7 @@ def check_group(group: Group, spec: GroupSpec, cast: bool) -> None:
         dtype = _dtypes.from_torch(
             spec.storage.get(stored.name, meta.dtype) if cast else meta.dtype)
         if (info is None or info.shape != tuple(meta.shape)
-                or info.dtype != dtype
+                or info.dtype not in (dtype, _bits(dtype))
                 or (meta.numel() > 1 and info.strides != meta.stride())):
             there = "nothing" if info is None else f"{info.dtype} {info.shape}"
             raise FailedPrecondition(
@@ -141,6 +141,11 @@ def check_group(group: Group, spec: GroupSpec, cast: bool) -> None:
                 f'"{group.name}" differs from this module in "{stored.name}": '
                 f"{there} there, {dtype} {tuple(meta.shape)} here; give "
                 "another name=")
+
+
+def _bits(dtype: str) -> str:
+    """The type in which some files have the bits of this one."""
+    return "U8" if dtype == "F8_E8M0" else dtype
 
 
 def publish(session: _session.Session, name: str, spec: GroupSpec,
