@@ -329,6 +329,40 @@ def test_weights_that_the_first_pass_would_unpack_are_refused(
     assert_equal_outputs(run(unpacked, device), expected)
 
 
+def test_mxfp4_is_refused_and_attached_as_the_library_loads_it(
+        hoistd, device, tmp_path):
+    """The library unpacks its bytes, or shuffles them for triton's kernels."""
+    said = transformers.GptOssConfig(
+        hidden_size=64, intermediate_size=64, vocab_size=64,
+        num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=16, num_local_experts=4, num_experts_per_tok=2)
+    torch.manual_seed(4)
+    transformers.GptOssForCausalLM(said).to(DTYPE).save_pretrained(
+        tmp_path / "base")
+    saved = {}
+    for name, value in load_file(tmp_path / "base/model.safetensors").items():
+        if name.endswith("_proj"):  # Of experts: 32 numbers have one scale.
+            shape = (value.shape[0], value.shape[2], value.shape[1] // 32)
+            saved[name + "_blocks"] = torch.randint(
+                256, (*shape, 16), dtype=torch.uint8)
+            saved[name + "_scales"] = torch.randint(
+                118, 122, shape, dtype=torch.uint8)
+        else:
+            saved[name] = value
+    write(tmp_path, tmp_path / "base", saved, quant_method="mxfp4")
+    said = transformers.AutoConfig.from_pretrained(tmp_path)
+    with pytest.raises(hoist.Unimplemented,
+                       match="mxfp4: hoist.load knows.*hoist.attach"):
+        hoist.load(lambda: transformers.GptOssForCausalLM(said), tmp_path)
+    theirs = transformers.GptOssForCausalLM.from_pretrained(
+        tmp_path, dtype=DTYPE, device_map={"": device},
+        quantization_config=transformers.Mxfp4Config(dequantize=True)).eval()
+    assert theirs.model.layers[0].mlp.experts.down_proj.dtype == DTYPE
+    expected = run(theirs, device)
+    hoist.attach(theirs, 0.6)
+    assert_equal_outputs(run(theirs, device), expected)
+
+
 @pytest.mark.only_emulated("a GPU has kernels for it")
 def test_weights_that_the_library_would_unpack_are_refused(hoistd, tmp_path,
                                                            base):
