@@ -35,7 +35,7 @@ double Heat::Of(size_t piece) const {
 }
 
 std::vector<bool> ChooseHot(std::span<const HotPiece> pieces,
-                            uint64_t budget_bytes) {
+                            uint64_t room_bytes) {
   std::vector<size_t> order(pieces.size());
   std::iota(order.begin(), order.end(), size_t{0});
   const auto worth = [&](size_t i) {
@@ -52,7 +52,7 @@ std::vector<bool> ChooseHot(std::span<const HotPiece> pieces,
   std::vector<bool> hot(pieces.size(), false);
   uint64_t taken = 0;
   for (const size_t i : order) {
-    if (pieces[i].bytes > budget_bytes - taken) continue;
+    if (pieces[i].bytes > room_bytes - taken) continue;
     hot[i] = true;
     taken += pieces[i].bytes;
   }

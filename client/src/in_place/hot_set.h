@@ -45,7 +45,7 @@ struct HotPiece {
 // gets a part. Pure.
 inline constexpr double kStays = 1.25;
 std::vector<bool> ChooseHot(std::span<const HotPiece> pieces,
-                            uint64_t budget_bytes);
+                            uint64_t room_bytes);
 
 }  // namespace hoist
 
