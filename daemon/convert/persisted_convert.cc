@@ -402,6 +402,7 @@ std::string ToRecord(const PlanRecord& plan) {
   out.set_resident_bytes(grant.resident_bytes);
   out.set_streamed_bytes(grant.streamed_bytes);
   out.set_lead(grant.lead);
+  out.set_gives_way(grant.gives_way);
   ShareToProto(plan.share, out.mutable_share());
   out.set_stage_deadline_ms(
       static_cast<uint64_t>(absl::ToInt64Milliseconds(plan.stage_deadline)));
@@ -432,6 +433,7 @@ absl::StatusOr<PlanRecord> PlanFromRecord(PlanId id, absl::string_view bytes) {
   grant.resident_bytes = in.resident_bytes();
   grant.streamed_bytes = in.streamed_bytes();
   grant.lead = in.lead();
+  grant.gives_way = in.gives_way();
   HOIST_ASSIGN_OR_RETURN(plan.share, ShareFromProto(in.share()));
   plan.stage_deadline = DeadlineFromProto(in.stage_deadline_ms());
   return plan;

@@ -62,6 +62,7 @@ struct Effects {
   // are made. Until then no client learns of them, and no transfer goes there.
   std::vector<SlabWork> slabs;
   std::vector<SlabAsk> asks;  // To be sent before the `answers`.
+  std::vector<GiveWay> give_way;
   std::vector<Answer> answers;
   std::vector<Transfer> transfers;
   std::vector<TransferId> urgent;  // Transfers that a stage now waits for.

@@ -18,8 +18,7 @@ Node::Node(const NodeOptions& options, std::vector<DeviceInfo> devices)
       models_(copies_, quota_, options.users_share_devices),
       persisted_(options_.keeps),
       space_(options_, devices_, copies_, models_, spill_, *this, persisted_),
-      tenure_(options_, devices_, names_, copies_, models_, quota_, space_,
-              persisted_),
+      tenure_(devices_, names_, copies_, models_, quota_, space_, persisted_),
       arenas_(options_, devices_, copies_, models_, quota_, space_, tenure_,
               persisted_, counters_),
       supply_(options_, names_, copies_, models_, quota_, spill_, space_,
@@ -158,6 +157,7 @@ void Node::Tick(absl::Time now, Effects& effects) {
   // Failed spills may be retried.
   if (spill_.Retry(now)) space_.Changed();
   Tell(space_.LookAtAsks(now), effects);
+  tenure_.DecidePlans(now, effects);
   Pump(now, effects);
   supply_.Expire(now, [&](const Waiter& waiter, const Blocked& blocked) {
     return picture().TextFor(tenure_.PeerOf(waiter.session), blocked);
@@ -180,7 +180,7 @@ void Node::Tick(absl::Time now, Effects& effects) {
 absl::Time Node::NextDeadline() const {
   absl::Time next = std::min(
       {supply_.needs().NextDeadline(), registry_.incoming().NextDeadline(),
-       tenure_.plans().NextDeadline(), arenas_.book().NextDeadline()});
+       tenure_.NextDeadline(), arenas_.book().NextDeadline()});
   if (!supply_.needs().empty() || !tenure_.plans().waiting().empty() ||
       !arenas_.book().waiting().empty()) {
     next = std::min(next, space_.slabs().due());

@@ -12,19 +12,7 @@
 namespace hoistd {
 void Node::SetPlan(RequestId request, SessionId session,
                    const SetPlanArgs& args, absl::Time now, Effects& effects) {
-  absl::StatusOr<PlanGrant> grant = tenure_.CheckPlan(session, args);
-  if (!grant.ok()) {
-    effects.answers.push_back({request, grant.status()});
-    return;
-  }
-  PendingPlan pending;
-  pending.session = session;
-  pending.uid = tenure_.PeerOf(session)->uid;
-  pending.grant = *std::move(grant);
-  pending.no_wait = args.deadline <= absl::ZeroDuration();
-  pending.deadline = now + args.deadline;
-  tenure_.plans().Add(request, std::move(pending));
-  space_.device(args.device).RetrySlabs();
+  tenure_.Plan(request, {session, args}, now, effects);
   Tick(now, effects);
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
 
 namespace hoistd {
@@ -31,6 +32,14 @@ PlanBook::PlanBook(std::vector<PromiseBook>& promises, const CopyTable& copies,
       sessions_(sessions),
       quota_(quota),
       promises_(promises) {}
+
+absl::Status PlanBook::CheckOwn(SessionId session, PlanId id) const {
+  const StandingPlan* plan = FindLive(id);
+  if (plan != nullptr && plan->session == session) return absl::OkStatus();
+  return absl::NotFoundError(
+      absl::StrCat("this session has no plan ", id.number(),
+                   "; it may have been cleared or replaced before"));
+}
 
 absl::Status PlanBook::CheckMore(User uid) const {
   return quota_.Check(uid, Quota::kPlans, 1);

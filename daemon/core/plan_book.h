@@ -105,6 +105,8 @@ class PlanBook {
   const StandingPlan* Find(PlanId id) const;
   // nullptr: none, or ended.
   const StandingPlan* FindLive(PlanId id) const;
+  // NotFound: no such plan of this session, or an ended one.
+  absl::Status CheckOwn(SessionId session, PlanId id) const;
   // The session's plans that have not ended.
   std::vector<PlanId> LiveOf(SessionId session) const;
   // Including ended ones.

@@ -267,6 +267,23 @@ struct SetPlanArgs {
   std::optional<PlanId> replaces;
   absl::Duration stage_deadline = absl::Seconds(60);
   ShareOptions share;
+  bool gives_way = false;  // The session heeds GiveWay.
+};
+
+// A session's request for a plan.
+struct PlanRequest {
+  SessionId session;
+  SetPlanArgs args;
+
+  bool takes_all() const { return args.budget_bytes == 0; }  // That is free.
+};
+
+// Asks a session for the memory of a plan that gives way, since others need it:
+// once no pass has used the plan for `idle`, the session ends it.
+struct GiveWay {
+  SessionId session;
+  PlanId plan;
+  absl::Duration idle;
 };
 
 struct ClearPlanArgs {
@@ -295,6 +312,7 @@ struct PlanGrant {
   uint64_t resident_bytes = 0;
   uint64_t streamed_bytes = 0;  // Per pass.
   uint32_t lead = 0;
+  bool gives_way = false;
   std::vector<SlabUse> new_slabs;  // Of the ring: Tenure::GiveSlabs.
 };
 

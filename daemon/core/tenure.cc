@@ -22,12 +22,10 @@ absl::Status NoSuchGroup() {
 
 }  // namespace
 
-Tenure::Tenure(const NodeOptions& options,
-               const std::vector<DeviceInfo>& devices, const DeviceNames& names,
+Tenure::Tenure(const std::vector<DeviceInfo>& devices, const DeviceNames& names,
                CopyTable& copies, const ModelBook& models, QuotaBook& quota,
                Space& space, PersistedLog& persisted)
-    : options_(options),
-      devices_(devices),
+    : devices_(devices),
       names_(names),
       copies_(copies),
       models_(models),
@@ -35,7 +33,8 @@ Tenure::Tenure(const NodeOptions& options,
       space_(space),
       persisted_(persisted),
       sessions_(quota),
-      plans_(space.promises(), copies, sessions_, quota) {}
+      plans_(space.promises(), copies, sessions_, quota),
+      reclaim_(*this, PlanOffers(*this, names, copies, models, quota, space)) {}
 
 absl::Status Tenure::DrainsNow() {
   return absl::UnavailableError(
@@ -157,7 +156,7 @@ absl::Status Tenure::CheckBudget(SessionId id, const CopyRef& copy) const {
   const DeviceIndex device = copy.place.at.device;
   const std::set<CopyRef> own = plans_.OwnCopies(id, device, std::nullopt);
   if (own.contains(copy)) return absl::OkStatus();  // A plan counts it.
-  const uint64_t held = BytesOf(own, std::nullopt) +
+  const uint64_t held = offers().BytesOf(own, std::nullopt) +
                         plans_.RingBytes({.device = device, .session = id});
   const uint64_t bytes = copies_.SpaceOf(copy.key);
   if (held + bytes <= budget) return absl::OkStatus();

@@ -6,6 +6,7 @@
 #ifndef HOIST_DAEMON_CORE_TENURE_H_
 #define HOIST_DAEMON_CORE_TENURE_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <set>
@@ -20,11 +21,12 @@
 #include "daemon/core/effects.h"
 #include "daemon/core/model_book.h"
 #include "daemon/core/need_book.h"
-#include "daemon/core/node_options.h"
 #include "daemon/core/order_book.h"
 #include "daemon/core/persisted.h"
 #include "daemon/core/plan_book.h"
+#include "daemon/core/plan_offers.h"
 #include "daemon/core/quota.h"
+#include "daemon/core/reclaim.h"
 #include "daemon/core/requests.h"
 #include "daemon/core/session_book.h"
 #include "daemon/core/space.h"
@@ -44,9 +46,9 @@ inline bool SeesAll(const Peer* asker) {
 // Bounds:   as quotas say.
 class Tenure {
  public:
-  Tenure(const NodeOptions& options, const std::vector<DeviceInfo>& devices,
-         const DeviceNames& names, CopyTable& copies, const ModelBook& models,
-         QuotaBook& quota, Space& space, PersistedLog& persisted);
+  Tenure(const std::vector<DeviceInfo>& devices, const DeviceNames& names,
+         CopyTable& copies, const ModelBook& models, QuotaBook& quota,
+         Space& space, PersistedLog& persisted);
   Tenure(const Tenure&) = delete;
   Tenure& operator=(const Tenure&) = delete;
 
@@ -97,10 +99,17 @@ class Tenure {
 
   // --- Plans --------------------------------------------------------------
 
-  // The plan without its places, as it could be promised now; or a final
-  // refusal that names a sufficient budget.
-  absl::StatusOr<PlanGrant> CheckPlan(SessionId session,
-                                      const SetPlanArgs& args) const;
+  // Answers if the plan is refused. Otherwise AdvancePlan follows, once it is
+  // decided; see Reclaim.
+  void Plan(RequestId request, PlanRequest asked, absl::Time now,
+            Effects& effects);
+  // Decides about requests that need not wait for plans that give way.
+  void DecidePlans(absl::Time now, Effects& effects);
+  // Of a waiting request for a plan.
+  absl::Time NextDeadline() const {
+    return std::min(plans_.NextDeadline(), reclaim_.NextDeadline());
+  }
+  const PlanOffers& offers() const { return reclaim_.offers(); }
   // Once there is memory for all of the waiting plan, gives its ring space; the
   // plan then stands as `id`. Returns what happened; nullopt: nothing.
   std::optional<NodeEvent> AdvancePlan(RequestId request, PlanId id,
@@ -145,31 +154,12 @@ class Tenure {
   void KeepLease(LeaseId id, SessionId session, const CopyRef& ref, bool there);
 
   // tenure_plans.cc
-  absl::StatusOr<PlanGrant> MakeGrant(SessionId session,
-                                      const SetPlanArgs& args) const;
-  uint64_t Promisable(SessionId session, const SetPlanArgs& args,
-                      std::optional<ModelId> but) const;
-  uint64_t SufficientBudget(SessionId session, const SetPlanArgs& args) const;
-  absl::Status Fits(SessionId session, const SetPlanArgs& args,
-                    const PlanGrant& grant) const;
-  uint64_t LostTo(const SetPlanArgs& args, SessionId session) const;
-  uint64_t BytesOf(const std::set<CopyRef>& copies,
-                   std::optional<ModelId> but) const;
+  void Await(Reclaim::Decided decided, absl::Time now, Effects& effects);
   absl::StatusOr<uint64_t> PlaceRing(const PendingPlan& pending, OwnerId owner,
                                      absl::Time now);
   absl::Status MakeRoom(const PendingPlan& pending, absl::Time now);
   EndedPlan StopPlan(PlanId id);
-  std::string DeviceTaken(DeviceIndex device, SessionId session,
-                          std::optional<PlanId> except) const;
 
-  uint64_t AddedBy(const SetPlanArgs& args, const PlanGrant& grant,
-                   const std::set<CopyRef>& before) const;
-  absl::Status FitsQuota(SessionId session, const SetPlanArgs& args,
-                         const PlanGrant& grant) const;
-  uint64_t QuotaRoom(SessionId session, const SetPlanArgs& args,
-                     std::optional<ModelId> but) const;
-
-  const NodeOptions& options_;
   const std::vector<DeviceInfo>& devices_;
   const DeviceNames& names_;
   CopyTable& copies_;
@@ -180,6 +170,7 @@ class Tenure {
   OrderBook orders_;
   SessionBook sessions_;
   PlanBook plans_;
+  Reclaim reclaim_;
   bool draining_ = false;
 };
 

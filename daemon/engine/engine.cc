@@ -265,17 +265,15 @@ void Engine::Carry(Effects effects) {
   for (const HeldGroup& held : effects.held) GroupHeld(held);
   for (const CrowdedPlan& crowded : effects.crowded) PlanCrowded(crowded);
   for (const EndedPlan& ended : effects.ended) PlanEnded(ended);
-  for (const SlabAsk& ask : effects.asks) {
+  const auto tell = [this](const auto& ask) {
     // A session of the last hoistd may not have resumed yet.
     const auto listener = listeners_.find(ask.session);
     if (listener != listeners_.end()) listener->second(ask);
-  }
+  };
+  for (const SlabAsk& ask : effects.asks) tell(ask);
+  for (const GiveWay& ask : effects.give_way) tell(ask);
   for (const NodeEvent& event : effects.events) {
     ReportSpillFailure(event);
-    if (event.kind == EventKind::kModelForgotten && !event.detail.empty()) {
-      SPDLOG_INFO("model {} is forgotten: {}", absl::CHexEscape(event.model),
-                  OneLine(event.detail));
-    }
     for (auto& [id, watcher] : watchers_) watcher(event);
   }
   for (Answer& answer : effects.answers) {
@@ -296,16 +294,6 @@ void Engine::Carry(Effects effects) {
 // their publisher was answered long ago.
 void Engine::ReportSpillFailure(const NodeEvent& event) {
   if (event.at != OnDisk()) return;
-  if (event.kind == EventKind::kDiskFull) {
-    SPDLOG_WARN(
-        "the disk is full: {} published and on no disk stay on the host, which "
-        "takes no more in the end; room for that much in disk.spill_dir and "
-        "disk.spill_capacity would be enough, or models that are forgotten: {}",
-        HumanBytes(event.bytes), OneLine(event.detail));
-  } else if (event.kind == EventKind::kDiskWritable) {
-    SPDLOG_INFO("the disk has room again; {} are still to be written to it",
-                HumanBytes(event.bytes));
-  }
   if (event.kind == EventKind::kCopyPresent) reported_unsaved_ = false;
   if (event.kind != EventKind::kCopyFailed) return;
   if (std::exchange(reported_unsaved_, true)) return;

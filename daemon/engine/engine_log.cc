@@ -4,6 +4,7 @@
 #include <utility>
 #include <variant>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "daemon/base/one_line.h"
@@ -94,9 +95,28 @@ std::string TextOf(const NodeEvent& event) {
   return text;
 }
 
+// Events at a level above debug.
+void TellOperator(const NodeEvent& event) {
+  if (event.kind == EventKind::kDiskFull) {
+    SPDLOG_WARN(
+        "the disk is full: {} published and on no disk stay on the host, which "
+        "takes no more in the end; room for that much in disk.spill_dir and "
+        "disk.spill_capacity would be enough, or models that are forgotten: {}",
+        HumanBytes(event.bytes), OneLine(event.detail));
+  } else if (event.kind == EventKind::kDiskWritable) {
+    SPDLOG_INFO("the disk has room again; {} are still to be written to it",
+                HumanBytes(event.bytes));
+  } else if (event.kind == EventKind::kModelForgotten &&
+             !event.detail.empty()) {
+    SPDLOG_INFO("model {} is forgotten: {}", absl::CHexEscape(event.model),
+                OneLine(event.detail));
+  }
+}
+
 }  // namespace
 
 void EngineLog::Tell(const Effects& effects, absl::Time now) {
+  for (const NodeEvent& event : effects.events) TellOperator(event);
   if (!Wanted()) return;
   for (const SlabWork& work : effects.slabs) {
     SPDLOG_DEBUG("slab {} of device {} is {}: {}{}", work.slab.id.number(),

@@ -1,4 +1,5 @@
-// Logs a node's events for debugging: one line each, at the level debug.
+// Logs a node's events: one line each, at the level debug but for those that an
+// operator has to know.
 //
 // All lines are derived here, from Node's effects and their outcome: one place
 // defines the log's contents.
@@ -20,8 +21,8 @@
 namespace hoistd {
 
 // Threads:  the engine's.
-// Bounds:   transfers in progress. At other levels a call only compares the
-//           level.
+// Bounds:   transfers in progress. At other levels a call only looks at
+//           events.
 class EngineLog {
  public:
   // All effects except answers, which only the engine can tell apart.

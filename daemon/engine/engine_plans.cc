@@ -53,7 +53,7 @@ void Engine::Start(SessionId session, Call<SetPlanArgs> call,
     return StartPlan(session, std::move(args), std::move(done), effects);
   }
   // A request invalid in itself leaves the old plan as it is.
-  if (auto plan = node_.tenure().CheckPlan(session, args); !plan.ok()) {
+  if (auto plan = node_.tenure().offers().Check({session, args}); !plan.ok()) {
     Refused(plan.status());
     return done(plan.status());
   }
@@ -90,6 +90,7 @@ void Engine::OpenLane(SessionId session, const SetPlanArgs& args,
                        args.stage_deadline};
   if (record.grant.lane_order.empty()) {
     KeepPlan(record, {});
+    node_.tenure().GiveSlabs(record.grant.id);  // None; it knows its plan.
     OpenedPlan opened;
     opened.grant = std::move(record.grant);
     return done(std::move(opened));

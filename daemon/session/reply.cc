@@ -135,6 +135,14 @@ Fds Write(const SlabAsk& asked, pb::DaemonMessage& message) {
   return {};
 }
 
+Fds Write(const GiveWay& asked, pb::DaemonMessage& message) {
+  pb::GiveWay* ask = message.mutable_give_way();
+  ask->set_id(asked.plan.number());
+  ask->set_idle_ms(
+      static_cast<uint64_t>(absl::ToInt64Milliseconds(asked.idle)));
+  return {};
+}
+
 }  // namespace
 
 absl::StatusOr<Owned<LeaseGrant>> Own(LeaseGrant grant) {

@@ -58,11 +58,12 @@ absl::StatusOr<Result> Own(Result result) {
   return result;
 }
 
-// The body of an OK. A SlabAsk answers no request: hoistd asks the client.
+// The body of an OK. SlabAsk and GiveWay answer no request: hoistd asks the
+// client.
 using ReplyBody =
     std::variant<std::monostate, ModelPtr, Owned<LeaseGrant>, Owned<PlanGrant>,
                  Owned<ArenaGrant>, OpenedPermit, Resumed,
-                 std::vector<GroupHeat>, SlabAsk>;
+                 std::vector<GroupHeat>, SlabAsk, GiveWay>;
 
 // A message that an I/O helper received, because it has descriptors.
 struct TakenIn {

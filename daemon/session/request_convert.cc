@@ -239,6 +239,7 @@ absl::StatusOr<SetPlanArgs> SetPlanFromProto(
   args.order = GroupIndicesFromProto(request.order());
   args.deadline = DeadlineFromProto(request.deadline_ms());
   if (request.replaces() > 0) args.replaces = PlanId(request.replaces());
+  args.gives_way = request.gives_way();
   if (request.stage_deadline_ms() > 0) {
     args.stage_deadline = DeadlineFromProto(request.stage_deadline_ms());
   }

@@ -3,6 +3,7 @@
 #include <utility>
 #include <variant>
 
+#include "daemon/base/overloaded.h"
 #include "daemon/base/status.h"
 #include "daemon/session/request_convert.h"
 
@@ -23,12 +24,13 @@ OnSessionWord WordsTo(MailboxPtr mailbox, ConnectionId connection) {
   return [mailbox, connection](const SessionWord& word) {
     Reply reply;
     reply.ticket = {.connection = connection, .admitted = false};
-    if (const auto* ask = std::get_if<SlabAsk>(&word)) {
-      reply.body = *ask;
-    } else {
-      reply.status = std::get<absl::Status>(word);
-      reply.fatal = true;
-    }
+    std::visit(Overloaded{[&](const SlabAsk& ask) { reply.body = ask; },
+                          [&](const GiveWay& ask) { reply.body = ask; },
+                          [&](const absl::Status& why) {
+                            reply.status = why;
+                            reply.fatal = true;
+                          }},
+               word);
     mailbox->Post(std::move(reply));
   };
 }

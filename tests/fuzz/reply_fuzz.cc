@@ -83,7 +83,7 @@ void RequireSound(Reply& reply) {
     FUZZ_REQUIRE(plan->slab_device.has_value() == !plan->slabs.empty());
     FUZZ_REQUIRE(plan->lane.valid() == streams);
     FUZZ_REQUIRE(plan->wake.valid() == streams);
-  } else if (std::holds_alternative<SlabAsk>(reply.body)) {
+  } else if (std::holds_alternative<DaemonAsk>(reply.body)) {
     FUZZ_REQUIRE(reply.request_id == 0);
   }
 }
@@ -179,6 +179,10 @@ Seeds MakeSeeds() {
   ask.mutable_close_slabs()->set_number(1);
   ask.mutable_close_slabs()->add_slab_ids(7);
   seeds.emplace_back("ask", hoist::InputOf(0, ask));
+  pb::DaemonMessage give_way;
+  give_way.mutable_give_way()->set_id(3);
+  give_way.mutable_give_way()->set_idle_ms(UINT64_MAX);
+  seeds.emplace_back("give_way", hoist::InputOf(0, give_way));
   pb::DaemonMessage error;
   error.set_request_id(5);
   error.set_code(8);

@@ -79,6 +79,7 @@ class Engine final : public EngineApi {
     FUZZ_REQUIRE(args.client_name.size() <= kMaxClientNameBytes);
     if (args.closes_slabs) {
       on_word(SlabAsk{SessionId(1), DeviceIndex(0), 1, {SlabId(1)}});
+      on_word(GiveWay{SessionId(1), PlanId(1), absl::Milliseconds(5)});
     }
     done(SessionId(1));
   }
@@ -196,7 +197,8 @@ void Serve(const pb::ClientMessage& message, std::vector<hoist::UniqueFd> fds) {
   // One answer, or none where it was refused at the door; and an ask.
   size_t answers = 0;
   for (Reply& reply : replies) {
-    const bool asks = std::holds_alternative<SlabAsk>(reply.body);
+    const bool asks = std::holds_alternative<SlabAsk>(reply.body) ||
+                      std::holds_alternative<GiveWay>(reply.body);
     answers += asks ? 0 : 1;
     hoist::Packet packet;
     packet.body = EncodeReply(std::move(reply)).body;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
@@ -89,6 +90,7 @@ void NodeRig::Take(Effects effects) {
     slab_work_[work.device].push_back(work);
   }
   TakeAsks(effects);
+  std::ranges::copy(effects.give_way, std::back_inserter(give_way_));
   for (Transfer& transfer : effects.transfers) {
     Begin(transfer);
     EXPECT_TRUE(moving_.emplace(transfer.id, transfer).second);

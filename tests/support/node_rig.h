@@ -133,6 +133,13 @@ class NodeRig {
                     std::vector<uint32_t> order, uint64_t budget_pages,
                     absl::Duration deadline = absl::Seconds(10),
                     std::optional<PlanId> replaces = {}, uint32_t device = 0);
+  RequestId SetPlan(SessionId session, const SetPlanArgs& args);
+  SetPlanArgs PlanArgs(ModelId model, const std::vector<uint32_t>& order,
+                       uint64_t budget_pages, absl::Duration deadline,
+                       std::optional<PlanId> replaces = {},
+                       uint32_t device = 0) const;
+  // Asks to give way since the last call.
+  std::vector<GiveWay> TakeGiveWay() { return std::exchange(give_way_, {}); }
   absl::Status CheckPlan(SessionId session, ModelId model,
                          std::vector<uint32_t> order, uint64_t budget_pages,
                          std::optional<PlanId> replaces = {}) const;
@@ -343,9 +350,6 @@ class NodeRig {
   void CheckSlabWork(const TierSnapshot& tier);
   void CheckPlans() const;
   void CheckQuotas() const;
-  SetPlanArgs PlanArgs(ModelId model, const std::vector<uint32_t>& order,
-                       uint64_t budget_pages, absl::Duration deadline,
-                       std::optional<PlanId> replaces, uint32_t device) const;
   RequestId NewRequest(SessionId session);
   void AddDevice(uint64_t pages, DeviceKind kind);
   RequestId BringLease(SessionId session, const CopyRef& copy,
@@ -415,6 +419,7 @@ class NodeRig {
   std::vector<PlanId> ended_;
   std::map<DeviceIndex, std::deque<SlabWork>> slab_work_;
   std::vector<SlabAsk> asks_;
+  std::vector<GiveWay> give_way_;
   std::map<uint64_t, std::vector<SlabId>> closed_;  // By their numbers.
   std::map<SessionId, std::set<ModelId>> uses_;
   // Open slabs by session.

@@ -54,9 +54,12 @@ RequestId NodeRig::SetPlan(SessionId session, ModelId model,
                            std::vector<uint32_t> order, uint64_t budget_pages,
                            absl::Duration deadline,
                            std::optional<PlanId> replaces, uint32_t device) {
+  return SetPlan(session, PlanArgs(model, order, budget_pages, deadline,
+                                   replaces, device));
+}
+
+RequestId NodeRig::SetPlan(SessionId session, const SetPlanArgs& args) {
   const RequestId request = NewRequest(session);
-  const SetPlanArgs args =
-      PlanArgs(model, order, budget_pages, deadline, replaces, device);
   Effects effects;
   node_->SetPlan(request, session, args, now, effects);
   Take(std::move(effects));
@@ -70,8 +73,9 @@ absl::Status NodeRig::CheckPlan(SessionId session, ModelId model,
                                 uint64_t budget_pages,
                                 std::optional<PlanId> replaces) const {
   return node_->tenure()
-      .CheckPlan(session, PlanArgs(model, order, budget_pages,
-                                   absl::Seconds(10), replaces, 0))
+      .offers()
+      .Check({session, PlanArgs(model, order, budget_pages, absl::Seconds(10),
+                                replaces, 0)})
       .status();
 }
 
@@ -154,8 +158,9 @@ void NodeRig::Stands(SessionId session, const PlanGrant& grant) {
   EXPECT_TRUE(plans_.emplace(grant.id, StandingPlan{session, grant}).second);
   if (options_.backing != Backing::kIpc)
     book_.plans[grant.id] = {session, grant};
+  const std::vector<SlabUse> slabs = node_->tenure().GiveSlabs(grant.id);
   if (grant.ring_bytes == 0) return;
-  Sent(session, grant.device, node_->tenure().GiveSlabs(grant.id));
+  Sent(session, grant.device, slabs);
   EXPECT_TRUE(devices_[d]->Covers(grant.ring_offset, grant.ring_bytes));
   const Label ring = (rings_[grant.id] = std::make_unique<int>()).get();
   Fill(device_memory_[d], grant.ring_offset, grant.ring_bytes, ring);

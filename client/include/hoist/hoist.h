@@ -511,6 +511,7 @@ class Session {
     given.priority = options.priority;
     given.max_bytes_per_second = options.max_bytes_per_second;
     given.learn = options.learn ? 1 : 0;
+    given.gives_way = options.gives_way ? 1 : 0;
     hoist_plan* plan = nullptr;
     Status status = internal::Run([&](hoist_error** error) {
       return hoist_set_plan(handle_.get(), model.get(), &given, &plan, error);

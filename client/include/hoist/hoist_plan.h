@@ -72,7 +72,8 @@ class Plan {
       return hoist_plan_check(handle_.get(), error);
     });
   }
-  // Readable once the plan was remade or has ended; see hoist_plan_event_fd.
+  // Readable once the plan was remade, has ended, or is to give way; see
+  // hoist_plan_event_fd.
   // The plan owns it.
   Result<int> event_fd() const {
     int fd = -1;
@@ -160,7 +161,8 @@ struct PlanOptions {
   uint32_t weight = 1;                // 1 to 1,000.
   int32_t priority = 0;               // -10 to 10; higher goes first.
   uint64_t max_bytes_per_second = 0;  // 0: no cap.
-  bool learn = false;  // `order` applies until EndPass; see hoist_c.h.
+  bool learn = false;      // `order` applies until EndPass; see hoist_c.h.
+  bool gives_way = false;  // hoistd may ask for its memory; see hoist_c.h.
 };
 
 }  // namespace v0

@@ -144,7 +144,7 @@ class PlanOptions(c.Structure):
         ("order_length", c.c_size_t), ("deadline_ms", c.c_uint64),
         ("stage_deadline_ms", c.c_uint64), ("weight", c.c_uint32),
         ("priority", c.c_int32), ("max_bytes_per_second", c.c_uint64),
-        ("learn", c.c_int)]
+        ("learn", c.c_int), ("gives_way", c.c_int)]
 
 
 class PlanInfo(c.Structure):
@@ -153,7 +153,8 @@ class PlanInfo(c.Structure):
         ("budget_bytes", c.c_uint64), ("resident_bytes", c.c_uint64),
         ("ring_bytes", c.c_uint64), ("streamed_bytes", c.c_uint64),
         ("group_count", c.c_uint32), ("streamed_count", c.c_uint32),
-        ("lead", c.c_uint32), ("learning", c.c_int), ("generation", c.c_uint64)]
+        ("lead", c.c_uint32), ("learning", c.c_int), ("generation", c.c_uint64),
+        ("asked_to_give_way", c.c_int), ("idle_ms", c.c_uint64)]
 
 
 class PlanStats(c.Structure):

@@ -6,6 +6,7 @@ import contextlib
 import ctypes as c
 import dataclasses
 import operator
+import threading
 from typing import (Any, Callable, Iterable, Iterator, Mapping, Protocol,
                     TypedDict, Union)
 
@@ -91,6 +92,9 @@ class PlanInfo:
     streamed_count: int
     lead: int  # Steps by which a copy can start early; 1: it is not hidden.
     learning: bool
+    # hoistd asks for the memory: close the plan once it was idle for `idle_ms`.
+    asked_to_give_way: bool
+    idle_ms: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,12 +160,16 @@ class Plan:
     Session.set_plan makes it. `stage` and `done` neither wait for the GPU nor
     send messages in steady state. Groups that are skipped, repeated or outside
     the order are still correct, but slower, and counted.
+
+    Threads: one at a time, but `info` and `stats`, from any. They raise
+    InvalidArgument once it is closed.
     """
 
     def __init__(self, session: Any, model: Model, handle: c.c_void_p) -> None:
         self._session = session  # Keeps it alive.
         self._handle = handle
         self._free: Any = lib.load().hoist_plan_free
+        self._reading = threading.Lock()  # Of facts: others may close it.
         # Called for each group in each pass.
         self._stage: Any = lib.load().hoist_plan_stage
         self._done: Any = lib.load().hoist_plan_done
@@ -187,7 +195,8 @@ class Plan:
         invalid. Idempotent."""
         free, self._free = getattr(self, "_free", None), None
         if free is not None:
-            handle, self._handle = self._handle, c.c_void_p()
+            with self._reading:
+                handle, self._handle = self._handle, c.c_void_p()
             free(handle)
 
     def stage(self, group: Group, *, stream: Stream = None) -> int:
@@ -308,17 +317,28 @@ class Plan:
     def info(self) -> PlanInfo:
         """The plan's current facts."""
         record = sized(_c.PlanInfo)
-        call("plan_describe", self._handle, c.byref(record))
+        with self._reading:
+            call("plan_describe", self._handle, c.byref(record))
         return PlanInfo(**{field.name: getattr(record, field.name)
                            for field in dataclasses.fields(PlanInfo)
-                           if field.name != "learning"},
-                        learning=bool(record.learning))
+                           if field.type != "bool"},
+                        learning=bool(record.learning),
+                        asked_to_give_way=bool(record.asked_to_give_way))
+
+    @property
+    def event_fd(self) -> int:
+        """An eventfd for poll, readable when the plan was rebuilt, has ended, or
+        was asked to give way since the last read. The plan owns it."""
+        fd = c.c_int()
+        call("plan_event_fd", self._handle, c.byref(fd))
+        return fd.value
 
     @property
     def stats(self) -> PlanStats:
         """The plan's counters so far."""
         record = sized(_c.PlanStats)
-        call("plan_get_stats", self._handle, c.byref(record))
+        with self._reading:
+            call("plan_get_stats", self._handle, c.byref(record))
         return PlanStats(**{field.name: getattr(record, field.name)
                             for field in dataclasses.fields(PlanStats)})
 

@@ -267,6 +267,7 @@ class Session:
     def set_plan(self, model: Model, *, budget: int = 0,
                  order: Iterable[Group] | None = None, device: int = 0,
                  deadline: float = 30.0, learn: bool = False,
+                 gives_way: bool = False,
                  **terms: Unpack[PlanTerms]) -> Plan:
         """Stages the model's groups in a cyclic order, within a budget.
 
@@ -275,6 +276,8 @@ class Session:
         deadline: seconds to wait for space; 0: fail at once.
         learn: `order` is valid only until the first Plan.end_pass; the order is
             then learned from that pass.
+        gives_way: while the budget is 0, hoistd may ask for the plan's memory;
+            see PlanInfo.
         terms: see PlanTerms.
         """
         options = sized(_c.PlanOptions)
@@ -289,6 +292,7 @@ class Session:
             _, options.order, options.order_length = _indices(wanted)
         options.deadline_ms = milliseconds(deadline)
         options.learn = learn
+        options.gives_way = gives_way
         write_terms(options, terms)
         handle = make("set_plan", "plan_free", self._handle, model._handle,
                       c.byref(options))

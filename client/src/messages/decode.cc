@@ -358,9 +358,15 @@ Status DecodeBody(const Hoist__V1__DaemonMessage& in,
       if (in.request_id != 0) return Malformed("an ask that is a reply");
       SlabAsk ask = {from.device, from.number, {}};
       ask.slabs.assign(from.slab_ids, from.slab_ids + from.n_slab_ids);
-      reply->body = std::move(ask);
+      reply->body = DaemonAsk(std::move(ask));
       return Status();
     }
+    case HOIST__V1__DAEMON_MESSAGE__BODY_GIVE_WAY:
+      if (in.request_id != 0) return Malformed("an ask that is a reply");
+      reply->body = DaemonAsk(
+          GiveWay{in.give_way->id, std::chrono::milliseconds(std::min<uint64_t>(
+                                       in.give_way->idle_ms, 86'400'000))});
+      return Status();
     case HOIST__V1__DAEMON_MESSAGE__BODY_RESUMED:
       if (in.request_id != 0) return Malformed("a notice that is a reply");
       reply->body = Resumed{in.resumed->number};

@@ -7,6 +7,7 @@
 #define HOIST_CLIENT_SRC_MESSAGES_MESSAGES_H_
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -160,6 +161,14 @@ struct SlabAsk {
   std::vector<uint64_t> slabs;  // Their ids.
 };
 
+// Others need the memory of this plan, once it is idle for so long.
+struct GiveWay {
+  uint64_t plan = 0;
+  std::chrono::milliseconds idle{0};
+};
+
+using DaemonAsk = std::variant<SlabAsk, GiveWay>;
+
 // hoistd died, and its successor resumes the session.
 struct Resumed {
   uint64_t number = 0;
@@ -181,8 +190,8 @@ struct Reply {
   uint64_t request_id = 0;  // 0: no reply, but an end, a request or a notice.
   Status status;            // hoistd's answer.
   std::variant<std::monostate, OpenReply, std::shared_ptr<const ModelTable>,
-               LeaseGrant, PlanGrant, ArenaGrant, PermitGrant, SlabAsk, Resumed,
-               ResumeReply, KnownHeat>
+               LeaseGrant, PlanGrant, ArenaGrant, PermitGrant, DaemonAsk,
+               Resumed, ResumeReply, KnownHeat>
       body;
 };
 

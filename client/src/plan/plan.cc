@@ -38,8 +38,8 @@ Result<std::unique_ptr<Plan>> Plan::Create(std::shared_ptr<Session> session,
   if (Status s = plan->session_->AddListener(&plan->life_); !s.ok()) return s;
   const MutexLock lock(plan->mu_);
   plan->info_.learning = options.order_length == 0 || options.learn != 0;
-  Result<std::vector<uint32_t>> order =
-      plan->Plannable({options.order, options.order + options.order_length});
+  Result<std::vector<uint32_t>> order = PlannableOrder(
+      *plan->model_, {options.order, options.order + options.order_length});
   if (!order.ok()) return order.status();
   if (Status s = plan->Set(*order, plan->wanted_budget_, 0); !s.ok()) return s;
   return plan;
@@ -74,24 +74,6 @@ Status Plan::MakeOrder() {
   return Status();
 }
 
-// Empty groups need no staging, and hoistd plans none.
-Result<std::vector<uint32_t>> Plan::Plannable(
-    std::vector<uint32_t> order) const {
-  const std::vector<GroupEntry>& groups = model_->groups();
-  for (const uint32_t group : order) {
-    if (Status s = model_->CheckGroup(group); !s.ok()) return s;
-  }
-  if (order.empty()) {
-    for (uint32_t g = 0; g < groups.size(); ++g) order.push_back(g);
-  }
-  std::erase_if(order, [&](uint32_t g) { return groups[g].image_bytes == 0; });
-  if (order.empty()) {
-    return Status(Code::kInvalidArgument,
-                  "no group of the order has any bytes; nothing to plan");
-  }
-  return order;
-}
-
 Status Plan::Set(const std::vector<uint32_t>& order, uint64_t budget_bytes,
                  uint64_t replaces) {
   Hoist__V1__Share share = ShareOf(options_);
@@ -104,6 +86,7 @@ Status Plan::Set(const std::vector<uint32_t>& order, uint64_t budget_bytes,
   request.replaces = replaces;
   request.stage_deadline_ms = options_.stage_deadline_ms;
   request.share = &share;
+  request.gives_way = options_.gives_way != 0 && budget_bytes == 0;
   Result<PlanGrant> grant = session_->SetPlan(request);
   if (!grant.ok()) {
     const Code code = grant.status().code();
@@ -116,6 +99,7 @@ Status Plan::Set(const std::vector<uint32_t>& order, uint64_t budget_bytes,
   // From here on hoistd has this plan.
   info_.id = grant->info.id;
   life_.SetPlan(info_.id);
+  session_->plans().Watch(info_.id, [this] { life_.Tell(); });
   Status installed = grant->admitted;
   if (installed.ok()) {
     try {
@@ -245,7 +229,8 @@ Status Plan::SetOrder(std::vector<uint32_t> order) {
   if (order.empty()) {
     return Status(Code::kInvalidArgument, "the order is empty");
   }
-  Result<std::vector<uint32_t>> known = Plannable(std::move(order));
+  Result<std::vector<uint32_t>> known =
+      PlannableOrder(*model_, std::move(order));
   if (!known.ok()) return known.status();
   const MutexLock lock(mu_);
   if (Status s = CheckAlive(); !s.ok()) return s;
@@ -293,7 +278,9 @@ Status Plan::TakeLearned(bool* changed) {
 
 hoist_plan_info Plan::info() const {
   const MutexLock lock(mu_);
-  return info_;
+  hoist_plan_info info = info_;
+  session_->plans().Describe(&info);
+  return info;
 }
 
 hoist_plan_stats Plan::stats() const {

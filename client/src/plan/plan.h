@@ -89,8 +89,6 @@ class Plan {
       HOIST_REQUIRES(mu_);
   Status Replace(const std::vector<uint32_t>& order, uint64_t budget_bytes)
       HOIST_REQUIRES(mu_);
-  // The order without empty groups; by default all of the model's.
-  Result<std::vector<uint32_t>> Plannable(std::vector<uint32_t> order) const;
 
   // Ok unless the plan has ended.
   Status CheckAlive() HOIST_REQUIRES(mu_);

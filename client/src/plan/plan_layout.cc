@@ -16,6 +16,23 @@ Status MalformedPlan(const std::string& what) {
 
 }  // namespace
 
+Result<std::vector<uint32_t>> PlannableOrder(const ModelTable& model,
+                                             std::vector<uint32_t> order) {
+  const std::vector<GroupEntry>& groups = model.groups();
+  for (const uint32_t group : order) {
+    if (Status s = model.CheckGroup(group); !s.ok()) return s;
+  }
+  if (order.empty()) {
+    for (uint32_t g = 0; g < groups.size(); ++g) order.push_back(g);
+  }
+  std::erase_if(order, [&](uint32_t g) { return groups[g].image_bytes == 0; });
+  if (order.empty()) {
+    return Status(Code::kInvalidArgument,
+                  "no group of the order has any bytes; nothing to plan");
+  }
+  return order;
+}
+
 Result<PlanLayout> CheckPlan(const PlanGrant& grant, const ModelTable& model,
                              const std::vector<uint32_t>& order) {
   PlanLayout layout;

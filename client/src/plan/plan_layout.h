@@ -19,6 +19,11 @@ struct PlanLayout {
   uint64_t all_bytes = 0;              // The budget to keep all resident.
 };
 
+// The order without empty groups, which need no staging; by default all of the
+// model's. InvalidArgument: nothing is left. OutOfRange: no such group.
+Result<std::vector<uint32_t>> PlannableOrder(const ModelTable& model,
+                                             std::vector<uint32_t> order);
+
 // `order`: as sent, without empty groups. Internal: the answer does not match
 // the request, or a slot is smaller than its image.
 Result<PlanLayout> CheckPlan(const PlanGrant& grant, const ModelTable& model,

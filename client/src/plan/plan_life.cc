@@ -50,6 +50,7 @@ void PlanLife::Tell() {
 
 // A full eventfd is readable anyway.
 void PlanLife::TellLocked() {
+  told_ = true;
   if (event_.valid()) (void)eventfd_write(event_.get(), 1);
 }
 
@@ -58,7 +59,7 @@ Result<int> PlanLife::EventFd() {
   if (!event_.valid()) {
     event_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!event_.valid()) return ErrnoStatus(errno, "make an eventfd");
-    if (ended()) TellLocked();
+    if (told_) TellLocked();  // Of what was before.
   }
   return event_.get();
 }

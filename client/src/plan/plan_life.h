@@ -69,6 +69,7 @@ class PlanLife final : public Connection::Listener {
   // One per remake after a capture.
   std::vector<std::unique_ptr<PlanLane>> retired_ HOIST_GUARDED_BY(mu_);
   UniqueFd event_ HOIST_GUARDED_BY(mu_);  // Made on first use.
+  bool told_ HOIST_GUARDED_BY(mu_) = false;
   bool stopping_ HOIST_GUARDED_BY(mu_) = false;
   CondVar changed_;
   std::atomic<bool> ended_{false};

@@ -479,7 +479,7 @@ Status Connection::Deliver(Reply reply) {
     void_ = true;
     return reply.status;
   }
-  if (const auto* ask = std::get_if<SlabAsk>(&reply.body)) {
+  if (const auto* ask = std::get_if<DaemonAsk>(&reply.body)) {
     handler_->OnAsk(*ask);
     return Status();
   }

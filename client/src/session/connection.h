@@ -56,7 +56,7 @@ class Connection {
     // a call.
     virtual void GiveBack(const Reply& reply) = 0;
     // hoistd's request. Must not wait for a call.
-    virtual void OnAsk(const SlabAsk& ask) = 0;
+    virtual void OnAsk(const DaemonAsk& ask) = 0;
     // A ResumeRequest's bytes: the session's holdings, for the resuming hoistd
     // with this `number`.
     virtual std::string PackGrants(uint64_t request_id, uint64_t number) = 0;

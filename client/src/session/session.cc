@@ -199,13 +199,18 @@ void Session::GiveBack(const Reply& reply) {
   }
 }
 
+void Session::OnAsk(const DaemonAsk& ask) {
+  if (const auto* slabs = std::get_if<SlabAsk>(&ask)) return CloseSlabs(*slabs);
+  plans_.Asked(std::get<GiveWay>(ask));
+}
+
 // hoistd asks for slabs that no lease or plan of this session uses; if it errs,
 // they are kept.
 //
 // This does not wait for the GPU: holders finish their GPU work before they
 // release (hoist/c/stage.h). A wait would also invalidate any capture under way
 // in the context.
-void Session::OnAsk(const SlabAsk& ask) {
+void Session::CloseSlabs(const SlabAsk& ask) {
   if (!ready_.load()) return;  // It has sent no slab yet.
   std::vector<uint64_t> closed;
   if (const auto it = shared_devices_.find(ask.device);
@@ -230,11 +235,7 @@ std::string Session::PackGrants(uint64_t request_id, uint64_t number) {
   std::tie(request.n_lease_ids, request.lease_ids) = Items(leases);
   const std::vector<uint64_t> arenas = uses_.Arenas();
   std::tie(request.n_arena_ids, request.arena_ids) = Items(arenas);
-  std::vector<uint64_t> plans;
-  {
-    const std::lock_guard<std::mutex> lock(plans_mu_);
-    plans.assign(plans_.begin(), plans_.end());
-  }
+  const std::vector<uint64_t> plans = plans_.Ids();
   std::tie(request.n_plan_ids, request.plan_ids) = Items(plans);
   Repeated<Hoist__V1__ResumeRequest__OpenSlab> slabs;
   for (const auto& [index, device] : shared_devices_) {
@@ -263,10 +264,7 @@ Status Session::OnResumed(const ResumeReply& lost) {
 
 Status Session::ImportRing(PlanGrant* plan) {
   uses_.Add(*plan);
-  {
-    const std::lock_guard<std::mutex> lock(plans_mu_);
-    plans_.insert(plan->info.id);
-  }
+  plans_.Add(plan->info.id);
   if (plan->slabs.empty()) return Status();
   const auto it = shared_devices_.find(*plan->slab_device);
   if (it == shared_devices_.end()) {
@@ -457,14 +455,9 @@ Result<PlanGrant> Session::SetPlan(const Hoist__V1__SetPlanRequest& request) {
   }
   auto* plan = std::get_if<PlanGrant>(&reply->body);
   if (plan == nullptr) return WrongAnswer();
-  ForgetPlan(request.replaces);
+  plans_.Forget(request.replaces);
   if (plan->admitted.ok()) plan->admitted = FindSlots(request.device, plan);
   return std::move(*plan);
-}
-
-void Session::ForgetPlan(uint64_t id) {
-  const std::lock_guard<std::mutex> lock(plans_mu_);
-  plans_.erase(id);
 }
 
 // An error means that the session has ended, with all its holdings.
@@ -477,7 +470,7 @@ void Session::ClearPlan(uint64_t id, Heard heard) {
   if (forked()) return;
   uses_.RemovePlan(id);
   connection_->Release();
-  ForgetPlan(id);
+  plans_.Forget(id);
   Hoist__V1__ClearPlanRequest request = HOIST__V1__CLEAR_PLAN_REQUEST__INIT;
   request.plan_id = id;
   Return(request.base, heard);

@@ -9,9 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 
@@ -19,6 +17,7 @@
 #include "client/src/messages/model_table.h"
 #include "client/src/model/model_uses.h"
 #include "client/src/session/connection.h"
+#include "client/src/session/live_plans.h"
 #include "client/src/session/shared_device.h"
 #include "client/src/session/slab_uses.h"
 #include "hoist/c/arena.h"
@@ -128,6 +127,7 @@ class Session final : private Connection::Handler {
   // Connection::CallToGiveBack does. kUnheard: does not wait.
   enum Heard { kHeard, kUnheard };
   void ClearPlan(uint64_t id, Heard heard = kHeard);
+  LivePlans& plans() { return plans_; }
 
   // Returns the memory's descriptors. Unmap the memory before CloseArena.
   Result<ArenaGrant> OpenArena(const hoist_arena_options& options);
@@ -161,14 +161,14 @@ class Session final : private Connection::Handler {
                    std::chrono::milliseconds deadline);
   Status Admit(Reply* reply) override;
   void GiveBack(const Reply& reply) override;
-  void OnAsk(const SlabAsk& ask) override;
+  void OnAsk(const DaemonAsk& ask) override;
   std::string PackGrants(uint64_t request_id, uint64_t number) override;
   Status OnResumed(const ResumeReply& lost) override;
   bool InUse() const override { return !uses_.empty(); }
   Status AdmitLease(LeaseGrant* lease);
   Status ImportRing(PlanGrant* plan);
-  void ForgetPlan(uint64_t id);
   void Return(const Connection::Request& request, Heard heard);
+  void CloseSlabs(const SlabAsk& ask);
   Status FindSlots(uint32_t device, PlanGrant* plan);
 
   const uint64_t fork_generation_;
@@ -179,8 +179,7 @@ class Session final : private Connection::Handler {
   std::atomic<bool> ready_{false};
   SlabUses uses_;
   const std::shared_ptr<ModelUses> model_uses_;  // Shared with holders.
-  std::mutex plans_mu_;
-  std::set<uint64_t> plans_;  // Live ones; guarded by plans_mu_.
+  LivePlans plans_;
   std::unique_ptr<Connection> connection_;
 };
 

@@ -223,6 +223,17 @@ TEST_F(SessionVerbs, StageGivesLeaseAndSlabDescriptors) {
   EXPECT_EQ(came.st_ino, original.st_ino);
 }
 
+TEST_F(SessionVerbs, APlanIsAskedToGiveWay) {
+  RawSession session(path());
+  ASSERT_EQ(session.Open().message.code(), 0);
+  engine().Say(GiveWay{SessionId(2), PlanId(7), absl::Milliseconds(30)});
+  const auto asked = session.Receive();
+  ASSERT_TRUE(asked.has_value());
+  EXPECT_EQ(asked->message.request_id(), 0u);
+  EXPECT_EQ(asked->message.give_way().id(), 7u);
+  EXPECT_EQ(asked->message.give_way().idle_ms(), 30u);
+}
+
 TEST_F(SessionVerbs, OnlyWhoSaysSoIsAskedToCloseSlabs) {
   RawSession closer(path());
   hoist::v1::ClientMessage open;

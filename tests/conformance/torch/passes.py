@@ -106,3 +106,8 @@ def settled(hoistd: Any) -> dict[str, int]:
         before.append(hoistd.counters())
         before[-1].pop("longest_event_us")
     return before[-1]
+
+
+def hooks_of(model: nn.Module) -> int:
+    return sum(len(one._forward_hooks) + len(one._forward_pre_hooks)
+               for one in model.modules())

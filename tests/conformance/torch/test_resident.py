@@ -21,8 +21,8 @@ import hoist  # noqa: E402
 from equal import assert_equal_outputs, same_bytes  # noqa: E402
 from hoist.nn._show import tree  # noqa: E402
 from models import WIDTH, Stack, numbers  # noqa: E402
-from passes import (assert_passes, attached, least_budget, make,  # noqa: E402
-                    references)
+from passes import (assert_passes, attached, hooks_of,  # noqa: E402
+                    least_budget, make, references)
 from real_daemon import MIB  # noqa: E402
 from torch import nn  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
@@ -45,11 +45,6 @@ def frames_of_hoist(work: Any) -> set[str]:
     finally:
         sys.setprofile(None)
     return found
-
-
-def hooks_of(model: nn.Module) -> int:
-    return sum(len(one._forward_hooks) + len(one._forward_pre_hooks)
-               for one in model.modules())
 
 
 @pytest.mark.parametrize("groups", ["block", "leaf", ("block", 2)], ids=str)

@@ -36,7 +36,8 @@ enum class Seen {
   kPublished,  // Groups.
   kDeaths,     // With requests under way.
   kAsked,      // For slabs.
-  kKilled,     // Hoistds, between two steps.
+  kAskedForPlan,
+  kKilled,  // Hoistds, between two steps.
   kKilledMidway,
   kKilledBeginning,  // Before the takeover of the last one's state.
   kGivenUp,          // Abandoned state, after too many of these.

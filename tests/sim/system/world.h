@@ -65,6 +65,7 @@ struct Worker {
   std::map<std::pair<DeviceIndex, SlabId>, SlabSpec> slabs;  // Open.
   // Unanswered slab requests, with the slabs closed for them.
   std::vector<std::pair<SlabAsk, std::vector<SlabId>>> asks;
+  std::set<PlanId> give_way;  // Plans that hoistd asked for.
   std::map<ModelId, ModelPtr> models;
   std::map<PlanId, WorkersPlan> plans;
   std::map<uint64_t, SimPieces> pieces;  // Tensors in place, by a number.
@@ -152,6 +153,7 @@ class World {
   void Release(Worker& worker, LeaseId lease);
   void AnswerAsk(Worker& worker);
   void Asked(Worker& worker, const SlabAsk& ask);
+  void Asked(Worker& worker, const GiveWay& ask);
   bool Uses(const Worker& worker, DeviceIndex device,
             const SlabSpec& slab) const;
 

@@ -83,7 +83,9 @@ bool World::Useful(Op op) {
     case Op::kRelease:
       return any_worker([](const Worker& w) { return !w.leases.empty(); });
     case Op::kAnswerAsk:
-      return any_worker([](const Worker& w) { return !w.asks.empty(); });
+      return any_worker([](const Worker& w) {
+        return !w.asks.empty() || !w.give_way.empty();
+      });
     case Op::kDone:
       return any_plan(
           [](const WorkersPlan& entry) { return entry.plan->MayDone(); });

@@ -251,6 +251,7 @@ void World::Resume(const Numbers& n) {
     if (pieces.AnyHot()) Saw(Seen::kInPlaceResumed);
   }
   worker.asks.clear();
+  worker.give_way.clear();
   worker.served = true;
   worker.resumed = true;
   engine_->Resume(session, has, WordsTo(worker),

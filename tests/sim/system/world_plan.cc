@@ -32,6 +32,7 @@ void World::SetPlan(Worker& worker, const Numbers& n,
   args.budget_bytes = n[1] % 5 == 0 ? 0 : (3 + n[2] % 12) * kPage;
   args.deadline = absl::Seconds(n[1] % 3) * 5;
   args.replaces = old;
+  args.gives_way = n[2] % 4 != 0;
   // Longer than any case: what does not come is seen to be missing.
   args.stage_deadline = absl::Hours(10);
   if (old.has_value()) worker.plans.at(*old).asking = true;

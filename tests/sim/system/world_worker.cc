@@ -145,8 +145,11 @@ void World::Prefetch(Worker& worker, const Model& model, const Numbers& n) {
 OnSessionWord World::WordsTo(const Worker& worker) {
   return [this, number = worker.number](const SessionWord& word) {
     const auto found = workers_.find(number);
-    const auto* ask = std::get_if<SlabAsk>(&word);
-    if (ask != nullptr && found != workers_.end()) Asked(*found->second, *ask);
+    if (found == workers_.end()) return;
+    const auto* slabs = std::get_if<SlabAsk>(&word);
+    if (slabs != nullptr) Asked(*found->second, *slabs);
+    const auto* plan = std::get_if<GiveWay>(&word);
+    if (plan != nullptr) Asked(*found->second, *plan);
   };
 }
 
@@ -341,7 +344,19 @@ void World::Asked(Worker& worker, const SlabAsk& ask) {
   worker.asks.push_back({ask, std::move(closed)});
 }
 
+// A worker may be busy, and end the plan later, or never.
+void World::Asked(Worker& worker, const GiveWay& ask) {
+  if (!worker.plans.contains(ask.plan)) return;  // It is about to end.
+  Saw(Seen::kAskedForPlan);
+  worker.give_way.insert(ask.plan);
+}
+
 void World::AnswerAsk(Worker& worker) {
+  for (const PlanId plan : std::exchange(worker.give_way, {})) {
+    const auto entry = worker.plans.find(plan);
+    if (entry == worker.plans.end() || entry->second.asking) continue;
+    if (entry->second.plan->idle()) EndPlan(worker, plan);
+  }
   if (worker.asks.empty()) return;
   const auto [ask, closed] = std::move(worker.asks.front());
   worker.asks.erase(worker.asks.begin());

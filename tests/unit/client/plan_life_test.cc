@@ -306,6 +306,45 @@ TEST(PlanNotice, OfAnEndThatWasBeforeComesAtOnce) {
   EXPECT_TRUE(IsReadable(*fd));
 }
 
+// Asks for a plan with its answer, and for the latest one with each model.
+FakeDaemon::Script AsksForPlans(FakeDaemon*& daemon) {
+  return [&daemon](Peer& peer, const pb::ClientMessage& message,
+                   const std::vector<int>&) {
+    pb::DaemonMessage ask;
+    if (message.has_set_plan()) {
+      const pb::DaemonMessage reply =
+          daemon->PlanReply(message.request_id(), message.set_plan());
+      ask.mutable_give_way()->set_id(reply.plan().id());
+      ask.mutable_give_way()->set_idle_ms(30);
+      peer.Send(reply, daemon->PlanFds());
+      peer.Send(ask);
+      return true;
+    }
+    if (!message.has_describe_model()) return false;
+    ask.mutable_give_way()->set_id(501);
+    peer.Send(ask);
+    return false;
+  };
+}
+
+TEST(PlanNotice, ComesWithAnAskToGiveWayAlsoIfThatWasBefore) {
+  FakeDaemon* asking = nullptr;
+  FakeDaemon daemon(AsksForPlans(asking));
+  asking = &daemon;
+  PlanWorker worker(daemon, {.order = {0, 1}, .gives_way = true});
+  while (worker.plan.info().asked_to_give_way == 0) std::this_thread::yield();
+  EXPECT_EQ(worker.plan.info().idle_ms, 30u);
+  const auto fd = worker.plan.event_fd();
+  ASSERT_TRUE(fd.ok());
+  EXPECT_TRUE(TakeNotice(*fd));
+  EXPECT_FALSE(IsReadable(*fd));
+  ASSERT_TRUE(worker.session.DescribeModel("m").ok());
+  pollfd one = {*fd, POLLIN, 0};
+  EXPECT_EQ(poll(&one, 1, 60'000), 1);
+  EXPECT_EQ(worker.plan.info().idle_ms, 0u);
+  EXPECT_TRUE(worker.plan.Check().ok());
+}
+
 TEST(PlanEnd, AFaultIsToldByEveryCall) {
   FakeDaemon daemon;
   PlanWorker worker(daemon, {0, 1});

@@ -193,6 +193,7 @@ TEST(PersistedConvert, SessionsAndPlans) {
   grant.resident_bytes = 10;
   grant.streamed_bytes = 14;
   grant.lead = 2;
+  grant.gives_way = true;
   plan.share = {3, -1, 5000};
   plan.stage_deadline = absl::Milliseconds(1500);
   ASSERT_OK_AND_ASSIGN(const PlanRecord same,
@@ -209,6 +210,7 @@ TEST(PersistedConvert, SessionsAndPlans) {
   EXPECT_THAT(same.grant.lane_order, ElementsAre(0, 0));
   EXPECT_EQ(same.grant.ring_offset, 4096u);
   EXPECT_EQ(same.grant.lead, 2u);
+  EXPECT_TRUE(same.grant.gives_way);
   EXPECT_EQ(same.share.priority, -1);
   EXPECT_EQ(same.stage_deadline, absl::Milliseconds(1500));
 }

@@ -66,7 +66,7 @@ class TenureTest : public SpaceRig {
     PendingPlan pending;
     pending.session = session;
     pending.uid = tenure_.PeerOf(session)->uid;
-    pending.grant = *tenure_.CheckPlan(session, args);
+    pending.grant = *tenure_.offers().Check({session, args});
     tenure_.plans().Add(RequestId(request), std::move(pending));
     const PlanId id(request);
     EXPECT_TRUE(
@@ -90,23 +90,22 @@ class TenureTest : public SpaceRig {
   }
 
   const DeviceNames names_{devices_};
-  Tenure tenure_{options_, devices_, names_, copies_,
-                 models_,  quota_,   space_, kept_};
+  Tenure tenure_{devices_, names_, copies_, models_, quota_, space_, kept_};
 };
 
 TEST_F(TenureTest, APlanBesideOthersIsToldWhatBudgetWouldBeEnough) {
   AddSpec(1, 2);
   AddSpec(2, 4);
   const PlanId first = Stand(1, kFirst, Plan(1, 2, 2 * kPage));
-  EXPECT_THAT(tenure_.CheckPlan(kSecond, Plan(2, 4, 4 * kPage)),
+  EXPECT_THAT(tenure_.offers().Check({kSecond, Plan(2, 4, 4 * kPage)}),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        HasSubstr("a budget of 8.0 KiB would be enough")));
   // What both stage counts once.
-  EXPECT_THAT(tenure_.CheckPlan(kSecond, Plan(1, 2, 2 * kPage)), IsOk());
+  EXPECT_THAT(tenure_.offers().Check({kSecond, Plan(1, 2, 2 * kPage)}), IsOk());
   EXPECT_THAT(tenure_.EndPlan(kSecond, first),
               StatusIs(absl::StatusCode::kNotFound));
   ASSERT_THAT(tenure_.EndPlan(kFirst, first), IsOk());
-  EXPECT_THAT(tenure_.CheckPlan(kSecond, Plan(2, 4, 4 * kPage)), IsOk());
+  EXPECT_THAT(tenure_.offers().Check({kSecond, Plan(2, 4, 4 * kPage)}), IsOk());
   tenure_.FreePlan(first);
   EXPECT_EQ(tenure_.plans().Find(first), nullptr);
 }
@@ -148,8 +147,8 @@ TEST_F(TenureTest, WhileItDrainsOnlyWhoUsesAModelGoesOnWithIt) {
   AddSpec(1, 1);
   tenure_.sessions().Use(kFirst, ModelId(1));
   tenure_.SetDraining(true);
-  EXPECT_THAT(tenure_.CheckPlan(kFirst, Plan(1, 1, kPage)), IsOk());
-  EXPECT_THAT(tenure_.CheckPlan(kSecond, Plan(1, 1, kPage)),
+  EXPECT_THAT(tenure_.offers().Check({kFirst, Plan(1, 1, kPage)}), IsOk());
+  EXPECT_THAT(tenure_.offers().Check({kSecond, Plan(1, 1, kPage)}),
               StatusIs(absl::StatusCode::kUnavailable));
   EXPECT_THAT(tenure_.CheckBring(Stage(kSecond, Key(1, 0)), false),
               StatusIs(absl::StatusCode::kUnavailable));

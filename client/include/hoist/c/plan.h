@@ -64,6 +64,9 @@ typedef struct hoist_plan_options {
   /* 1: `order` applies only until another is learned, from the pass that the
    * first hoist_plan_end_pass ends. */
   int learn;
+  /* 1: the plan gives way while its budget is 0: hoistd asks for its memory
+   * when others need it; see hoist_plan_info. */
+  int gives_way;
 } hoist_plan_options;
 
 /* `options` may be NULL: device 0, the promisable budget, a learned order.
@@ -101,9 +104,10 @@ HOIST_API int hoist_plan_done(hoist_plan* plan, uint32_t group,
 /* HOIST_OK while results computed under the plan are valid. Cheap, without a
  * message; notices the plan's end at once. */
 HOIST_API int hoist_plan_check(const hoist_plan* plan, hoist_error** error);
-/* An eventfd for poll(2), readable when the plan was remade or has ended since
- * the last read. Read its 8 bytes, then ask hoist_plan_describe for the
- * generation and hoist_plan_check for the end. The plan owns and closes it. */
+/* An eventfd for poll(2), readable when the plan was remade, has ended, or was
+ * asked to give way since the last read. Read its 8 bytes, then ask
+ * hoist_plan_describe for the generation and the ask, and hoist_plan_check for
+ * the end. The plan owns and closes it. */
 HOIST_API int hoist_plan_event_fd(const hoist_plan* plan, int* fd,
                                   hoist_error** error);
 
@@ -147,6 +151,11 @@ typedef struct hoist_plan_info {
   /* 1 at first; each remake adds one, and voids addresses of older
    * generations. */
   uint64_t generation;
+  /* 1: hoistd asks for the plan's memory. Free the plan once no pass has used
+   * it for `idle_ms`; 0: as soon as no pass runs. hoistd waits, and takes
+   * nothing by itself. */
+  int asked_to_give_way;
+  uint64_t idle_ms;
 } hoist_plan_info;
 
 /* What the plan is by now. */

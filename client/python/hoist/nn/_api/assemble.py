@@ -28,6 +28,7 @@ from .._tree.layout import GroupSpec
 from .._tree.pieces import InPlaceWeight, pieces_of
 from . import libraries
 from .attachment import Attachment
+from .lender import lend
 from .options import Wanted
 from .originals import Originals
 
@@ -321,6 +322,7 @@ def _plan(attachment: Attachment, wanted: Wanted) -> None:
     """A plan for each device, with its groups that are not pinned."""
     by_name = {group.spec.name: group for group in attachment.groups}
     learn = isinstance(wanted.order, str)
+    lend(attachment)
     order = list(by_name) if learn else wanted.order
     # Each group's handle has the model's state at its hand-over.
     attachment.planning.plan(

@@ -31,7 +31,7 @@ from .._plan.stats import IN_PLACE_COUNTS, PLAN_COUNTS, AttachStats
 from .._run.hooks import Hooks, NotCopied, renew_lists
 from .._run.passes import Passes
 from .._run.saved import settle
-from .._show.device_part import DevicePart, Held
+from .._show.device_part import DevicePart, Held, give_back
 from .._show.group import Group
 from .._show.tree import Tree
 from .._store.hand_over import staged_model
@@ -82,12 +82,12 @@ class Attachment(NotCopied):
                              self._hooks, self.renew)
         self.uses = uses
         self._in_place: InPlaceWeights | None = None
-        self._ended = False  # Detached, or never attached.
+        self.ended = False  # Detached, or never attached.
         self._at_collection: Any = None
         self._source: Source | None = None
         # Of the stages; None: hoistd has ended, or everything was given back.
         self._place: Place | None = None
-        self._void: Unavailable | None = None  # Results that nobody checked.
+        self.void: HoistError | None = None  # Results that nobody checked.
         self._checked = 0  # Stages with checked results.
 
     # Set-up, and its undoing.
@@ -171,12 +171,12 @@ class Attachment(NotCopied):
         """Gives everything back to hoistd for good; nothing may be running."""
         with contextlib.ExitStack() as stack:
             stack.callback(self._release)
-            stack.callback(_give_back, [part.held for part in self.parts])
+            stack.callback(give_back, [part.held for part in self.parts])
             self.passes.end_all()
 
     def _release(self) -> None:
         """Tensors that are still referenced keep what they need."""
-        self._ended = True
+        self.ended = True
         for group in self.groups:
             group.binding.release()
         if self._in_place is not None:
@@ -347,7 +347,7 @@ class Attachment(NotCopied):
         self._place = None
         self.passes.forget()
         self.planning.end()
-        _give_back([part.held for part in self.parts])
+        give_back([part.held for part in self.parts])
 
     def _report_void_results(self) -> None:
         """A GPU may have computed with memory that was gone."""
@@ -365,11 +365,11 @@ class Attachment(NotCopied):
             ended = "a plan, which the hoistd that is here now did not get"
         except Unavailable as error:
             ended = f"the session (stopped, crashed, or told to): {error}"
-        self._void = Unavailable(
+        self.void = Unavailable(
             "the GPU may have computed with weights that were no more hoist's: "
             "results since the last hoist.check are void; the next call "
             f"attaches the module again. hoistd has ended {ended}")
-        raise self._void
+        raise self.void
 
     def check(self) -> None:
         """Raises if results since the last check may not be trusted. Waits for
@@ -380,7 +380,7 @@ class Attachment(NotCopied):
                     "a CUDA graph is being captured, so nothing is computed "
                     "that could be checked; check after its replay")
             part.synchronize_all()
-        void, self._void = self._void, None
+        void, self.void = self.void, None
         if void is not None:
             raise void
         if self.passes.stands and not self.link.lives():
@@ -420,6 +420,19 @@ class Attachment(NotCopied):
                 self._end()
                 if self._in_place is not None:
                     self._in_place.cool()
+
+    def sleep(self) -> None:
+        """FailedPrecondition: it runs, or a graph has its plan's addresses."""
+        if self.captured:
+            raise FailedPrecondition(
+                "a CUDA graph was captured of the module's plan, and a replay "
+                "needs its memory; hoist.detach(module) ends both")
+        self.give_back()
+
+    def wake(self) -> None:
+        with self.passes.between("wake it"):
+            self.renew()
+            self._warm(self.wanted.budget)
 
     def bring_back(self, budget: Budget) -> None:
         """After `give_back`: makes groups stageable in this budget. On
@@ -461,7 +474,7 @@ class Attachment(NotCopied):
                 raise FailedPrecondition(
                     f"hoistd lays weights out otherwise than before ({error}); "
                     "hoist.detach(module), and attach it again") from None
-        if self._ended:
+        if self.ended:
             self.uses.end()
         self.original = original
         self.wanted = dataclasses.replace(self.wanted, session=session)
@@ -509,8 +522,8 @@ class Attachment(NotCopied):
         return found
 
     def stats(self) -> AttachStats:
-        infos = [part.plan.info for part in self.parts
-                 if part.plan is not None]
+        infos = [info for info in (part.info for part in self.parts)
+                 if info is not None]
         pinned = 0 if self._place is None else sum(
             map(self.planning.pinned_bytes, self.parts))
         return AttachStats(
@@ -553,12 +566,6 @@ def _put(swaps: list[Swap]) -> None:
 
 def _give_all_back(held: list[Held], uses: Uses) -> None:
     try:
-        _give_back(held)
+        give_back(held)
     finally:
         uses.end()
-
-
-def _give_back(held: list[Held]) -> None:
-    with contextlib.ExitStack() as stack:  # All of them, even if some fail.
-        for one in held:
-            stack.callback(one.give_back)

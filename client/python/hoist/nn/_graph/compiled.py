@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 from typing import Any, Iterable
@@ -49,6 +50,20 @@ def compiled_call(module: nn.Module) -> Any:
     while hasattr(found, "instead_of"):
         found = found.instead_of
     return found
+
+
+def holds_addresses() -> bool:
+    """Whether this process has compiled code or CUDA graphs. Both call no hooks
+    of modules that were bound as they were made; whose weights they have is
+    unknown."""
+    frames = sys.modules.get("torch._dynamo.convert_frame")
+    if frames is not None and (frames.input_codes.seen
+                               or frames.output_codes.seen):
+        return True
+    # An instance's class, as proxies have others'.
+    return torch.cuda.is_initialized() and any(
+        issubclass(type(one), torch.cuda.CUDAGraph)
+        for one in gc.get_objects())
 
 
 @inlined

@@ -16,6 +16,7 @@ from ..._plan import Plan, PlanTerms
 from .._show.device_part import DevicePart
 from .._show.group import Group
 from .budget import Budget, find_device, to_bytes
+from .lending import Lender, asks
 from .stats import PLAN_COUNTS
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class Planning:
         self._planned: dict[DevicePart, _Planned] = {}
         self.learns = False  # The order of the groups.
         self.beside = 0  # The module's bytes outside all groups.
+        self.lender: Lender | None = None  # None: its plans give no way.
         self.made = 0  # The number of new plans; each changes addresses.
         self._deadline = 0.0
         self._terms: PlanTerms = {}
@@ -100,10 +102,19 @@ class Planning:
             part.plan = part.session.set_plan(
                 planned.model, budget=planned.budget, device=part.device.index,
                 order=[group.staged for group in planned.order], learn=learn,
-                deadline=self._deadline, **self._terms)
+                deadline=self._deadline, gives_way=self.lender is not None,
+                **self._terms)
         except ResourceExhausted as error:
             raise self._explained(error, part) from None
+        if self.lender is not None:
+            asks().add(part.plan, self.lender)
         return part.plan
+
+    @property
+    def gives_way(self) -> bool:
+        """hoistd may ask for the plans: they have all that it can promise."""
+        return self.lender is not None and not any(
+            planned.budget for planned in self._planned.values())
 
     # New plans.
 
@@ -365,8 +376,8 @@ class Planning:
     def count(self, what: str) -> int:
         """A field of PlanStats, summed over all plans."""
         counted: int = self._counted[what] + sum(
-            getattr(part.plan.stats, what) for part in self._parts
-            if part.plan is not None)
+            getattr(stats, what) for stats in
+            (part.stats for part in self._parts) if stats is not None)
         return counted
 
 

@@ -26,8 +26,9 @@ from .._show.group import Group
 from .._show.tree import Tree, ways_to
 from .._tensors.lent import own_output
 from .._tree.others import Modules
+from .calls import Call
 from .move import device_of, to_device
-from .passes import Call, Passes
+from .passes import Passes
 from .refusals import refuse_past_hooks
 
 
@@ -380,14 +381,16 @@ class Hooks:
                 # It would copy its staged weights into memory of its own.
                 vars(module)["flatten_parameters"] = do_nothing
 
-    def renew(self) -> None:
-        """Bound groups have changed: sets hooks where calls have work to do."""
+    def renew(self, all_groups: bool = False) -> None:
+        """Bound groups have changed: sets hooks where calls have work to do, or
+        on all groups."""
         assert self._passes is not None
         self._ways = None
         triggers: dict[nn.Module, list[Group]] = {}
         for group in self._groups:
             # With several devices inputs have to move.
-            if not group.bound or len(self._passes.parts) > 1:
+            if (all_groups or not group.bound
+                    or len(self._passes.parts) > 1):
                 for trigger in group.spec.triggers:
                     triggers.setdefault(trigger, []).append(group)
         for module, pair in list(self._calls.items()):

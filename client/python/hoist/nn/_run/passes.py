@@ -10,15 +10,15 @@ is done.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import sys
-from typing import Any, Callable, Iterator, Protocol
+from typing import Any, Callable, Iterator
 
 import torch
 from torch import nn
 
 from ..._errors import Aborted, FailedPrecondition, HoistError, Unavailable
+from .._graph.compiled import holds_addresses
 from .._plan.in_place import InPlaceWeights
 from .._plan.planning import Planning
 from .._show.device_part import DevicePart
@@ -27,64 +27,19 @@ from .._show.states import Resident
 from .._tensors.idle import Shelf
 from .autocast import is_on
 from .backward import Backwards
+from .calls import Call, Pass, Surroundings
+from .lending import Lending
 from .move import device_of, to_device
 from .one_graph import OneGraph
 from .refusals import (are_graded, refuse_backward, refuse_freezing,
                        refuse_tracing, refuse_training)
 from .saved import Pushed, claim_on
-from .turns import Turns, calls_on_stack, is_in_backward
+from .turns import Turns, calls_above, calls_on_stack, is_in_backward
 
 
 log = logging.getLogger("hoist.nn")
 
-
-class Surroundings(Protocol):
-    """The hooks around the modules, which call Passes."""
-
-    @property
-    def changed(self) -> bool:
-        """The tree has new modules or weights without care so far."""
-
-    def is_compiled(self) -> bool:
-        """Calls of the groups' modules are a part of compiled code, as far as
-        modules show it."""
-
-    def trains(self) -> bool:
-        """A parameter of the tree that is not hoist's needs gradients."""
-
-    def before_pass(self) -> None:
-        """A pass begins; takes care of additions to the tree."""
-
-    def bring(self, group: Group) -> None:
-        """From now on any call of the group's modules enters it."""
-
-    def forget_calls(self) -> None:
-        """Running calls will not end."""
-
-    def renew(self) -> None:
-        """The set of bound groups has changed."""
-
-
-@dataclasses.dataclass
-class Call:
-    """Observations of the calls of a module with groups, from passes."""
-
-    is_followed: bool = False  # By a call that needs the same group.
-    is_last: bool = False  # By one that does not, or by none.
-
-
-@dataclasses.dataclass
-class Pass:
-    """A root's call, from begin to end."""
-
-    handled: int  # At its begin; see _handled.
-    depth: int = 1  # Nested calls of the root module.
-    is_compiled: bool = False  # At least in part.
-    return_to: torch.device | None = None
-    # The staged group without a running module; and its last call.
-    open: tuple[Group, Call] | None = None
-    shown: list[Group] = dataclasses.field(default_factory=list)  # Until its end.
-    sequence: list[Group] = dataclasses.field(default_factory=list)  # Staged.
+_SOON = 0.02  # Seconds until another look at a module that is called.
 
 
 class Passes:
@@ -111,6 +66,7 @@ class Passes:
         self._renew = renew
         self.in_place: InPlaceWeights | None = None
         self.count = 0  # Of passes that returned an output.
+        self.lending = Lending()
         # Every group is bound: a pass has nothing to stage.
         self.stands = False
         self._seen_there = False  # Inputs that were on the device already.
@@ -136,6 +92,8 @@ class Passes:
 
         compiled: the call after this is compiled, by the root's caller.
         """
+        if self._is_watched and not self._turns.is_mine:
+            return None
         self._take()
         if not self.needs_root:
             self._turns.give()  # The hook was removed during the wait.
@@ -202,7 +160,8 @@ class Passes:
         """Returns the replaced output; None: unchanged."""
         this = self._pass
         if this is None or not self._turns.is_mine:
-            return None  # Another hook failed before a pass began.
+            self.lending.note_use(output)  # Or a hook failed before a pass.
+            return None
         if this.depth > 1:
             this.depth -= 1
             self._turns.give()
@@ -219,6 +178,7 @@ class Passes:
             if output is None and _handled() != this.handled:
                 return None  # The forward failed: nothing to learn.
             self.count += 1
+            self.lending.note_use(output)
             self._planning.end_pass(this.sequence, torch.is_grad_enabled())
             self._reads_known = not self._shelf.seen
             if self._shelf.seen:
@@ -236,6 +196,48 @@ class Passes:
             if self.in_place is not None:
                 self.in_place.after_pass()
             self._turns.give()
+
+    # Memory that others need; see Lending.
+
+    @property
+    def _is_lent(self) -> bool:
+        """hoistd may ask again: the ends of passes are noted."""
+        return self.lending.asked and self._planning.gives_way
+
+    @property
+    def _is_watched(self) -> bool:
+        """The root has its hooks to note its use alone: threads run it at
+        once."""
+        return self._is_lent and self.stands and not self._has_work
+
+    def in_use_for(self, idle: float) -> float | None:
+        """Seconds after which it may have been idle for so long; None: its
+        memory cannot be taken. 0: it can be, as long as the caller has the
+        turn."""
+        if not self.lending.asked:
+            self.lending.watch()
+            self._around.renew()
+        left = self.lending.idle_in(idle)
+        if (left is None or not self._is_lent or self.backwards.are_running
+                or any(part.captured for part in self.parts)):
+            return None
+        if left > 0:
+            return left
+        if not self.stands:
+            return None if holds_addresses() else (
+                _SOON if self._turns.held else 0.0)
+        # Hooks first: a call that they miss is on its thread's stack by then.
+        self.stands = False
+        self._around.renew(all_groups=True)
+        called = [*self._called()]
+        if holds_addresses():
+            left = None
+        elif any(calls_above(frame, called)
+                 for frame in sys._current_frames().values()):
+            left = _SOON
+        if left != 0:
+            self._note_bound()
+        return left
 
     # Residents.
 
@@ -258,8 +260,13 @@ class Passes:
     def needs_root(self) -> bool:
         """Whether a pass has to begin and to end here; on a GPU, until inputs
         came that were on the device already."""
-        return (not self.stands or self._around.changed
-                or self.in_place is not None or len(self.parts) > 1 or not (
+        return not self.stands or self._is_lent or self._has_work
+
+    @property
+    def _has_work(self) -> bool:
+        """For a pass whose groups are bound."""
+        return (self._around.changed or self.in_place is not None
+                or len(self.parts) > 1 or not (
                     self._seen_there
                     or self.parts[0].torch_device.type == "cpu"))
 

@@ -225,13 +225,13 @@ class Turns:
 
     def _owner_runs(self) -> bool:
         frame = sys._current_frames().get(self._owner)
-        return _calls_above(frame, list(self._modules())) > 0
+        return calls_above(frame, list(self._modules())) > 0
 
 
 def calls_on_stack(*modules: nn.Module) -> int:
     """The number of this thread's running calls of these modules; at least 1
     within compiled code, which hides them."""
-    return _calls_above(sys._getframe(), modules)
+    return calls_above(sys._getframe(), modules)
 
 
 # The function of torch.autograd that calls the engine.
@@ -286,8 +286,9 @@ def _waits_for_this_thread(thread: int) -> bool:
     return False
 
 
-def _calls_above(frame: types.FrameType | None,
-                 modules: Sequence[nn.Module]) -> int:
+def calls_above(frame: types.FrameType | None,
+                modules: Sequence[nn.Module]) -> int:
+    """The running calls of these modules on a thread's stack."""
     found = outer = 0
     while frame is not None:
         code = frame.f_code

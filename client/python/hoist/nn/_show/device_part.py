@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from typing import Any, Callable, TypeVar
 
 import torch
 
 from ... import _session
-from ..._errors import HoistError, NotFound, Unavailable
-from ..._plan import Plan
+from ..._errors import (HoistError, InvalidArgument, NotFound,
+                        Unavailable)
+from ..._plan import Plan, PlanInfo, PlanStats
 from .._store.link import Link
+
+T = TypeVar("T")
 
 
 class Held:
@@ -35,6 +38,13 @@ class Held:
                 plan.close()
             if self.torch_device.type == "cuda" and (leases or plan):
                 torch.cuda.synchronize(self.torch_device)
+
+
+def give_back(held: list[Held]) -> None:
+    """All of them, even if some fail."""
+    with contextlib.ExitStack() as stack:
+        for one in held:
+            stack.callback(one.give_back)
 
 
 class DevicePart:
@@ -67,6 +77,23 @@ class DevicePart:
     @plan.setter
     def plan(self, plan: Plan | None) -> None:
         self.held.plan = plan
+
+    @property
+    def info(self) -> PlanInfo | None:
+        """The plan's; None: there is none, or it has just given way."""
+        return self._read(lambda plan: plan.info)
+
+    @property
+    def stats(self) -> PlanStats | None:
+        """As `info`."""
+        return self._read(lambda plan: plan.stats)
+
+    def _read(self, facts: Callable[[Plan], T]) -> T | None:
+        plan = self.plan
+        try:
+            return None if plan is None else facts(plan)
+        except InvalidArgument:
+            return None
 
     def move(self, session: _session.Session) -> None:
         """Nothing is staged. NotFound: the new hoistd lacks the device."""

@@ -1,0 +1,128 @@
+"""Plans that give way: a thread of the process notices hoistd's asks.
+
+A module with the default budget has all that was free when it was planned. When
+others need that memory, hoistd asks for it; see hoist_plan_info. An idle module
+returns it, and has what is free then in its next pass.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import logging
+import os
+import select
+import threading
+import time
+import weakref
+from typing import Protocol
+
+from ..._errors import HoistError
+from ..._plan import Plan
+
+log = logging.getLogger("hoist.nn")
+
+
+class Lender(Protocol):
+    """A module whose plan gives way."""
+
+    def consider(self) -> None:
+        """hoistd may have asked for the plan. Must not block."""
+
+
+class _Asks:
+    """Threads: any; one thread of its own, begun with the first plan."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._plans: dict[int, weakref.ref[Lender]] = {}  # By descriptor.
+        self._due: list[tuple[float, weakref.ref[Lender]]] = []
+        self._gone: collections.deque[int] = collections.deque()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._thread: threading.Thread | None = None
+
+    def add(self, plan: Plan, lender: Lender) -> None:
+        """Until the plan's object is collected."""
+        fd = os.dup(plan.event_fd)  # The plan closes its own.
+        with self._lock:
+            self._plans[fd] = weakref.ref(lender)
+        weakref.finalize(plan, self._forget, fd).atexit = False
+        self._begin()
+
+    def look_again(self, lender: Lender, seconds: float) -> None:
+        """Calls `consider` after that time."""
+        with self._lock:
+            self._due.append((time.monotonic() + seconds,
+                              weakref.ref(lender)))
+        self._begin()
+
+    def _begin(self) -> None:
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="hoist-asks", daemon=True)
+                self._thread.start()
+        os.eventfd_write(self._wake, 1)
+
+    def _forget(self, fd: int) -> None:
+        """A finalizer: it may run within any code, also under the lock."""
+        self._plans.pop(fd, None)
+        self._gone.append(fd)
+        os.eventfd_write(self._wake, 1)
+
+    def _run(self) -> None:
+        while True:
+            while self._gone:  # Here alone, so that no number is polled anew.
+                os.close(self._gone.popleft())
+            with self._lock:
+                fds = list(self._plans)
+                now = time.monotonic()
+                due = [ref for at, ref in self._due if at <= now]
+                self._due = [one for one in self._due if one[0] > now]
+                until = min((at for at, _ in self._due), default=None)
+            for ref in due:
+                self._consider(ref)
+            if due:
+                continue
+            poll = select.poll()
+            for fd in (self._wake, *fds):
+                poll.register(fd, select.POLLIN)
+            wait = None if until is None else max(0.0, until - now) * 1000
+            for fd, _ in poll.poll(wait):
+                with contextlib.suppress(OSError):  # Read, or closed.
+                    os.eventfd_read(fd)
+                asked = self._plans.get(fd)
+                if asked is not None:
+                    self._consider(asked)
+
+    @staticmethod
+    def _consider(ref: weakref.ref[Lender]) -> None:
+        lender = ref()
+        if lender is None:
+            return
+        try:
+            lender.consider()
+        except HoistError as error:  # The next pass raises it, if it matters.
+            log.debug("a plan does not give way: %s", error.message)
+
+
+_asks: _Asks | None = None
+_asks_lock = threading.Lock()
+
+
+def _after_fork() -> None:
+    global _asks, _asks_lock
+    _asks = None  # The child has neither the thread nor the plans.
+    _asks_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def asks() -> _Asks:
+    """This process's."""
+    global _asks
+    with _asks_lock:
+        if _asks is None:
+            _asks = _Asks()
+        return _asks

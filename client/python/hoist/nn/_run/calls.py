@@ -1,0 +1,60 @@
+"""What passes keep of running calls, and ask of the hooks around modules."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Protocol
+
+import torch
+
+from .._show.group import Group
+
+
+class Surroundings(Protocol):
+    """The hooks around the modules, which call Passes."""
+
+    @property
+    def changed(self) -> bool:
+        """The tree has new modules or weights without care so far."""
+
+    def is_compiled(self) -> bool:
+        """Calls of the groups' modules are a part of compiled code, as far as
+        modules show it."""
+
+    def trains(self) -> bool:
+        """A parameter of the tree that is not hoist's needs gradients."""
+
+    def before_pass(self) -> None:
+        """A pass begins; takes care of additions to the tree."""
+
+    def bring(self, group: Group) -> None:
+        """From now on any call of the group's modules enters it."""
+
+    def forget_calls(self) -> None:
+        """Running calls will not end."""
+
+    def renew(self, all_groups: bool = False) -> None:
+        """The set of bound groups has changed. all_groups: calls of bound ones
+        come here, too."""
+
+
+@dataclasses.dataclass
+class Call:
+    """Observations of the calls of a module with groups, from passes."""
+
+    is_followed: bool = False  # By a call that needs the same group.
+    is_last: bool = False  # By one that does not, or by none.
+
+
+@dataclasses.dataclass
+class Pass:
+    """A root's call, from begin to end."""
+
+    handled: int  # At its begin; see _handled.
+    depth: int = 1  # Nested calls of the root module.
+    is_compiled: bool = False  # At least in part.
+    return_to: torch.device | None = None
+    # The staged group without a running module; and its last call.
+    open: tuple[Group, Call] | None = None
+    shown: list[Group] = dataclasses.field(default_factory=list)  # Until its end.
+    sequence: list[Group] = dataclasses.field(default_factory=list)  # Staged.

@@ -1,0 +1,48 @@
+#include "client/src/session/live_plans.h"
+
+#include <utility>
+
+namespace hoist {
+
+void LivePlans::Add(uint64_t id) {
+  const MutexLock lock(mu_);
+  live_.try_emplace(id);
+}
+
+void LivePlans::Forget(uint64_t id) {
+  const MutexLock lock(mu_);
+  live_.erase(id);
+}
+
+std::vector<uint64_t> LivePlans::Ids() const {
+  const MutexLock lock(mu_);
+  std::vector<uint64_t> ids;
+  for (const auto& [id, live] : live_) ids.push_back(id);
+  return ids;
+}
+
+void LivePlans::Asked(const GiveWay& ask) {
+  const MutexLock lock(mu_);
+  const auto live = live_.find(ask.plan);
+  if (live == live_.end()) return;
+  live->second.idle = ask.idle;
+  if (live->second.told) live->second.told();
+}
+
+void LivePlans::Watch(uint64_t id, std::function<void()> told) {
+  const MutexLock lock(mu_);
+  const auto live = live_.find(id);
+  if (live == live_.end()) return;
+  live->second.told = std::move(told);
+  if (live->second.idle.has_value()) live->second.told();
+}
+
+void LivePlans::Describe(hoist_plan_info* info) const {
+  const MutexLock lock(mu_);
+  const auto live = live_.find(info->id);
+  if (live == live_.end() || !live->second.idle.has_value()) return;
+  info->asked_to_give_way = 1;
+  info->idle_ms = static_cast<uint64_t>(live->second.idle->count());
+}
+
+}  // namespace hoist

@@ -1,0 +1,160 @@
+#include "daemon/core/reclaim.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "daemon/core/tenure.h"
+
+namespace hoistd {
+namespace {
+
+// A plan returns its memory after the time that bringing it back would take, as
+// nobody knows its next pass: it then loses at most as much again (ski rental).
+// Links have 12 to 60 GB/s; the shortest time covers the call itself.
+absl::Duration IdleFor(uint64_t bytes) {
+  return std::max(absl::Milliseconds(5),
+                  absl::Seconds(static_cast<double>(bytes) / 16e9));
+}
+
+bool IsWhole(const PlanRequest& asked, const absl::StatusOr<PlanGrant>& grant) {
+  return grant.ok() && (!asked.takes_all() || grant->streamed_bytes == 0);
+}
+
+uint64_t BytesOf(const PlanGrant& grant) {
+  return grant.ring_bytes + grant.resident_bytes;
+}
+
+}  // namespace
+
+std::optional<Reclaim::Decided> Reclaim::Begin(RequestId request,
+                                               PlanRequest asked,
+                                               absl::Time now,
+                                               Effects& effects) {
+  const absl::Duration deadline = asked.args.deadline;
+  if (deadline <= absl::ZeroDuration()) {
+    auto grant = offers_.Check(asked);
+    return Decided{request, std::move(asked), std::move(grant)};
+  }
+  Waiting waiting = {std::move(asked), now + deadline, now + kWish, {}};
+  if (auto grant = Decide(waiting, now, effects)) {
+    return Decided{request, std::move(waiting.asked), *std::move(grant)};
+  }
+  waiting_.emplace(request, std::move(waiting));
+  return std::nullopt;
+}
+
+std::optional<Reclaim::Decided> Reclaim::Next(absl::Time now,
+                                              Effects& effects) {
+  for (auto it = waiting_.begin(); it != waiting_.end(); ++it) {
+    auto& [request, waiting] = *it;
+    auto grant = Decide(waiting, now, effects);
+    if (!grant.has_value()) continue;
+    waiting.asked.args.deadline = waiting.deadline - now;
+    Decided decided = {request, std::move(waiting.asked), *std::move(grant)};
+    waiting_.erase(it);
+    return decided;
+  }
+  return std::nullopt;
+}
+
+std::optional<absl::StatusOr<PlanGrant>> Reclaim::Decide(
+    Waiting& waiting, absl::Time now, Effects& effects) const {
+  absl::StatusOr<PlanGrant> grant = offers_.Check(waiting.asked);
+  const bool refused = !grant.ok();
+  if (refused && !absl::IsResourceExhausted(grant.status())) return grant;
+  const bool needs = waiting.wish_until == absl::InfinitePast();
+  if (needs && !refused && waiting.asked.takes_all()) {
+    return offers_.CheckShare(waiting.asked, PlansBeside(waiting) + 2);
+  }
+  if (IsWhole(waiting.asked, grant)) return grant;
+  if (!needs) {
+    if (waiting.lenders.empty()) {
+      AskForWish(waiting, refused ? UINT64_MAX : grant->streamed_bytes,
+                 effects);
+    }
+    if (Awaits(waiting) && now < waiting.wish_until) return std::nullopt;
+    if (!refused) return grant;
+    waiting.wish_until = absl::InfinitePast();
+    waiting.lenders.clear();
+  }
+  if (now >= waiting.deadline) return grant;
+  if (Awaits(waiting) || AskForNeed(waiting, effects)) return std::nullopt;
+  return grant;
+}
+
+// Plans whose memory would help this one, the oldest first.
+std::vector<PlanId> Reclaim::Lenders(const Waiting& waiting) const {
+  const auto& [session, args] = waiting.asked;
+  const PlanRoom room = offers_.RoomFor(waiting.asked);
+  const bool by_session = room.in_session == room.least();
+  const bool by_user = !by_session && room.in_quota == room.least();
+  const User uid = tenure_.sessions().At(session).uid();
+  std::vector<PlanId> lenders;
+  for (const auto& [id, plan] : tenure_.plans().standing()) {
+    if (plan.ended || !plan.given || !plan.grant.gives_way ||
+        id == args.replaces || plan.grant.device != args.device ||
+        (by_session && plan.session != session) ||
+        (by_user && plan.uid != uid)) {
+      continue;
+    }
+    lenders.push_back(id);
+  }
+  return lenders;
+}
+
+void Reclaim::AskForWish(Waiting& waiting, uint64_t missing,
+                         Effects& effects) const {
+  uint64_t bytes = 0;
+  for (const PlanId id : Lenders(waiting)) {
+    if (bytes >= missing) return;
+    const StandingPlan& plan = *tenure_.plans().Find(id);
+    waiting.lenders.insert(id);
+    bytes += BytesOf(plan.grant);
+    effects.give_way.push_back(
+        {plan.session, id, IdleFor(BytesOf(plan.grant))});
+  }
+}
+
+bool Reclaim::AskForNeed(Waiting& waiting, Effects& effects) const {
+  for (const PlanId id : Lenders(waiting)) {
+    if (!waiting.lenders.insert(id).second) continue;
+    effects.give_way.push_back(
+        {tenure_.plans().Find(id)->session, id, absl::ZeroDuration()});
+    return true;
+  }
+  return false;
+}
+
+uint64_t Reclaim::PlansBeside(const Waiting& waiting) const {
+  const auto& standing = tenure_.plans().standing();
+  return std::count_if(standing.begin(), standing.end(), [&](const auto& one) {
+    return !one.second.ended &&
+           one.second.grant.device == waiting.asked.args.device;
+  });
+}
+
+// Whether a plan that was asked still stands.
+bool Reclaim::Awaits(const Waiting& waiting) const {
+  return std::any_of(
+      waiting.lenders.begin(), waiting.lenders.end(),
+      [&](PlanId id) { return tenure_.plans().Find(id) != nullptr; });
+}
+
+void Reclaim::Leave(SessionId session) {
+  std::erase_if(waiting_, [&](const auto& entry) {
+    return entry.second.asked.session == session;
+  });
+}
+
+absl::Time Reclaim::NextDeadline() const {
+  absl::Time next = absl::InfiniteFuture();
+  for (const auto& [request, waiting] : waiting_) {
+    next = std::min(next, waiting.wish_until == absl::InfinitePast()
+                              ? waiting.deadline
+                              : waiting.wish_until);
+  }
+  return next;
+}
+
+}  // namespace hoistd

@@ -1,0 +1,262 @@
+"""Modules with the default budget give way to others, and come back."""
+
+from __future__ import annotations
+
+import copy
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import hoist  # noqa: E402
+from equal import assert_equal_outputs  # noqa: E402
+from models import Stack  # noqa: E402
+from passes import hooks_of  # noqa: E402
+from real_daemon import MIB, until  # noqa: E402
+
+# A Stack of width 256 has 12.7 MiB: two do not fit.
+pytestmark = [pytest.mark.real_time,
+              pytest.mark.hoistd(pool=16 * MIB, host=128 * MIB)]
+WIDTH = 256
+
+
+@pytest.fixture
+def x(device):
+    return torch.randn(2, WIDTH, device=device)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_compiled():
+    """By earlier tests."""
+    torch._dynamo.reset()
+
+
+def stack(seed: int = 0) -> Stack:
+    torch.manual_seed(seed)
+    return Stack(width=WIDTH).eval()
+
+
+def wanted(model, x):
+    with torch.no_grad():
+        return copy.deepcopy(model).to(x.device)(x)
+
+
+def assert_right(model, x, want) -> None:
+    with torch.no_grad():
+        assert_equal_outputs(model(x), want)
+
+
+def is_whole(model) -> bool:
+    stats = hoist.stats(model)
+    return stats.bound_groups == stats.groups
+
+
+def pauses(began: threading.Event, goes_on: threading.Event):
+    def pause(*_) -> None:
+        began.set()
+        goes_on.wait()
+
+    return pause
+
+
+def budget_of(model) -> int:
+    return hoist.stats(model).budget_bytes
+
+
+def test_it_has_hooks_once_hoistd_has_asked(hoistd, x):
+    model, other = stack(0), stack(1)
+    want = wanted(model, x)
+    hoist.attach(model, deadline=10)
+    assert_right(model, x, want)
+    assert hooks_of(model) == 0
+    hoist.attach(other, deadline=10)
+    assert budget_of(model) == 0
+    hoist.detach(other)
+    for _ in range(3):
+        assert_right(model, x, want)
+    assert is_whole(model)
+    assert hooks_of(model) == 2, "the root's, which note its use"
+    hoist.set_budget(model, 1.0)
+    assert_right(model, x, want)
+    assert hooks_of(model) == 0, "it is not asked any more"
+    hoist.detach(model)
+
+
+def test_five_models_by_turns_on_a_device_for_one(hoistd, x):
+    models = [stack(seed) for seed in range(5)]
+    wants = [wanted(model, x) for model in models]
+    for model in models:
+        hoist.attach(model, deadline=10)
+    for _ in range(2):
+        for model, want in zip(models, wants):
+            for _ in range(3):
+                assert_right(model, x, want)
+            assert is_whole(model)
+    for model in models:
+        hoist.check(model)
+        hoist.detach(model)
+
+
+def test_a_budget_is_kept_from_an_idle_module_and_the_module_has_the_rest(
+        hoistd, x):
+    model, other = stack(0), stack(1)
+    want, others = wanted(model, x), wanted(other, x)
+    hoist.attach(model, deadline=10)
+    assert_right(model, x, want)
+    assert is_whole(model)
+    hoist.attach(other, budget=10 * MIB, deadline=10)
+    assert budget_of(model) == 0, "it gave way"
+    assert_right(model, x, want)
+    assert 0 < budget_of(model) < 8 * MIB
+    assert_right(other, x, others)
+    assert budget_of(other) == 10 * MIB, "a budget is no loan"
+    hoist.detach(model)
+    hoist.detach(other)
+
+
+def test_one_with_a_budget_does_not_give_way(hoistd, x):
+    model = hoist.attach(stack(), budget=13 * MIB)
+    with pytest.raises(hoist.ResourceExhausted):
+        hoist.attach(stack(1), budget=6 * MIB, deadline=1)
+    assert budget_of(model) == 13 * MIB
+    hoist.set_budget(model, None)
+    other = hoist.attach(stack(1), budget=10 * MIB, deadline=10)
+    assert budget_of(model) == 0
+    hoist.detach(model)
+    hoist.detach(other)
+
+
+def test_a_busy_module_keeps_its_memory_and_the_other_streams(hoistd, x):
+    model, other = stack(0), stack(1)
+    want, others = wanted(model, x), wanted(other, x)
+    hoist.attach(model, deadline=10)
+    assert_right(model, x, want)
+    began, goes_on = threading.Event(), threading.Event()
+    handle = model.layers[2].norm.register_forward_hook(pauses(began, goes_on))
+    found = []
+    thread = threading.Thread(
+        target=lambda: found.append(assert_right(model, x, want)))
+    thread.start()
+    began.wait()
+    hoist.attach(other, deadline=10)
+    assert_right(other, x, others)
+    assert is_whole(model)
+    assert 0 < budget_of(other) <= 4 * MIB
+    goes_on.set()
+    thread.join()
+    assert found == [None]
+    handle.remove()
+    hoist.detach(model)
+    hoist.detach(other)
+
+
+def test_it_gives_way_with_the_end_of_its_pass(hoistd, x):
+    """The other fits in no part."""
+    model, other = stack(0), stack(1)
+    want, others = wanted(model, x), wanted(other, x)
+    hoist.attach(model, deadline=10)
+    assert_right(model, x, want)
+    began, goes_on = threading.Event(), threading.Event()
+    last = model.layers[-1].down
+    handle = last.register_forward_hook(pauses(began, goes_on))
+    found = []
+    thread = threading.Thread(
+        target=lambda: found.append(assert_right(model, x, want)))
+    thread.start()
+    began.wait()
+    second = threading.Thread(target=lambda: hoist.attach(
+        other, budget=12 * MIB, deadline=30))
+    second.start()
+    second.join(1)  # Longer than the wish.
+    assert second.is_alive() and is_whole(model)
+    goes_on.set()
+    thread.join()
+    assert found == [None], "the pass had its weights to its end"
+    second.join()
+    handle.remove()
+    assert budget_of(model) == 0
+    assert_right(other, x, others)
+    hoist.set_budget(other, 6 * MIB)
+    assert_right(model, x, want)
+    hoist.detach(model)
+    hoist.detach(other)
+
+
+def test_a_call_of_a_part_of_it_keeps_it(hoistd, x):
+    """Bound modules have no hooks: the call is seen on its thread's stack."""
+    model = stack()
+    hoist.attach(model, deadline=10)
+    with torch.no_grad():
+        model(x)
+    began, goes_on = threading.Event(), threading.Event()
+    layer = model.layers[2]
+    handle = layer.norm.register_forward_hook(pauses(began, goes_on))
+    with torch.no_grad():
+        want = layer.down(torch.relu(layer.up(torch.ones_like(x))))
+    found = []
+
+    def run() -> None:
+        with torch.no_grad():
+            found.append(layer(x))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    began.wait()
+    with pytest.raises(hoist.ResourceExhausted):
+        hoist.attach(stack(1), budget=12 * MIB, deadline=1)
+    assert is_whole(model)
+    goes_on.set()
+    thread.join()
+    handle.remove()
+    assert len(found) == 1
+    until(lambda: budget_of(model) == 0, seconds=10)  # It had been asked to.
+    with torch.no_grad():
+        assert_equal_outputs(
+            layer.down(torch.relu(layer.up(torch.ones_like(x)))), want)
+    hoist.detach(model)
+
+
+def test_a_module_stays_in_a_process_with_compiled_code(hoistd, x):
+    model = stack()
+    want = wanted(model, x)
+    hoist.attach(model, deadline=10)
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    assert_right(compiled, x, want)
+    assert is_whole(model)
+    with pytest.raises(hoist.ResourceExhausted):
+        hoist.attach(stack(1), budget=12 * MIB, deadline=1)
+    assert is_whole(model)
+    assert_right(compiled, x, want)
+    hoist.detach(model)
+
+
+def test_a_graph_that_is_not_yet_used_keeps_it(hoistd, x):
+    model = stack()
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    twin = stack()
+    hoist.attach(model, deadline=10)
+    x.requires_grad_(True)
+    want, = torch.autograd.grad(twin.to(x.device)(x).sum(), x)
+    output = model(x)
+    with pytest.raises(hoist.ResourceExhausted):
+        hoist.attach(stack(1), budget=12 * MIB, deadline=1)
+    found, = torch.autograd.grad(output.sum(), x)
+    assert_equal_outputs(found, want)
+    hoist.detach(model)
+
+
+def test_a_weight_that_is_referenced_keeps_its_bytes(hoistd, x):
+    model = stack()
+    with torch.no_grad():
+        want = model.layers[0].up.weight.clone()
+    hoist.attach(model, deadline=10)
+    with torch.no_grad():
+        model(x)
+    kept = model.layers[0].up.weight
+    other = hoist.attach(stack(1), budget=8 * MIB, deadline=10)
+    assert budget_of(model) == 0
+    assert torch.equal(kept.cpu(), want)
+    hoist.detach(model)
+    hoist.detach(other)

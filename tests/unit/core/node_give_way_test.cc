@@ -1,0 +1,162 @@
+// Plans that give way to plans that need their memory.
+#include <numeric>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/node_rig.h"
+#include "tests/support/status_matchers.h"
+
+namespace hoistd::node_give_way_test {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::IsOk;
+using testing::kPage;
+using testing::NodeRig;
+using ::testing::SizeIs;
+using testing::StatusIs;
+
+constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
+
+// A device of 8 pages, and models of 6 groups of a page.
+class NodeGiveWay : public ::testing::Test {
+ protected:
+  SetPlanArgs Args(ModelId model,
+                   absl::Duration deadline = absl::Seconds(10)) const {
+    std::vector<uint32_t> order(6);
+    std::iota(order.begin(), order.end(), 0u);
+    SetPlanArgs args = rig_.PlanArgs(model, order, 0, deadline);
+    args.gives_way = true;
+    return args;
+  }
+  ModelId Model(const std::string& name) {
+    return rig_.AddModel(rig_.Open(), name, std::vector<uint64_t>(6, 1));
+  }
+  bool IsSet(RequestId request) const {
+    const Answer* answer = rig_.AnswerTo(request);
+    return answer != nullptr && answer->status.ok();
+  }
+  // As a session that finds its plan idle.
+  void GiveWay(SessionId session, PlanId plan) {
+    ASSERT_THAT(rig_.EndPlan(session, plan), IsOk());
+    rig_.FreePlan(plan);
+  }
+
+  NodeRig rig_{{.host_pages = 64, .device_pages = {8}}};
+  ModelId a_ = Model("a"), b_ = Model("b");
+  SessionId first_ = rig_.Open(), second_ = rig_.Open();
+};
+
+TEST_F(NodeGiveWay, AnIdlePlanReturnsItsMemoryToOneThatFitsInPart) {
+  const PlanGrant whole = rig_.PlanOf(rig_.SetPlan(first_, Args(a_)));
+  EXPECT_EQ(whole.streamed_bytes, 0u);
+  const RequestId request = rig_.SetPlan(second_, Args(b_));
+  const std::vector<hoistd::GiveWay> asks = rig_.TakeGiveWay();
+  ASSERT_THAT(asks, SizeIs(1));
+  EXPECT_EQ(asks[0].session, first_);
+  EXPECT_EQ(asks[0].plan, whole.id);
+  EXPECT_GT(asks[0].idle, absl::ZeroDuration());
+  EXPECT_EQ(rig_.AnswerTo(request), nullptr);
+  GiveWay(first_, whole.id);
+  ASSERT_TRUE(IsSet(request));
+  EXPECT_EQ(rig_.PlanOf(request).streamed_bytes, 0u);
+}
+
+TEST_F(NodeGiveWay, ABusyPlanKeepsItsMemoryAndTheOtherHasTheRest) {
+  const PlanGrant whole = rig_.PlanOf(rig_.SetPlan(first_, Args(a_)));
+  const RequestId request = rig_.SetPlan(second_, Args(b_));
+  rig_.Advance(Reclaim::kWish);
+  ASSERT_TRUE(IsSet(request));
+  EXPECT_EQ(rig_.PlanOf(request).budget_bytes, 2 * kPage);
+  EXPECT_NE(rig_.node().tenure().FindPlan(whole.id), nullptr);
+}
+
+TEST_F(NodeGiveWay, TwoThatAreDecidedAtOnceDoNotGetTheSameMemory) {
+  rig_.SetPlan(first_, Args(a_));
+  const RequestId second = rig_.SetPlan(second_, Args(b_));
+  const RequestId third = rig_.SetPlan(rig_.Open(), Args(Model("c")));
+  rig_.Advance(Reclaim::kWish);
+  ASSERT_TRUE(IsSet(second));
+  EXPECT_EQ(rig_.PlanOf(second).budget_bytes, 2 * kPage);
+  EXPECT_EQ(rig_.AnswerTo(third), nullptr) << "nothing is free for it";
+}
+
+TEST_F(NodeGiveWay, OneThatFitsNotAtAllHasAnEqualShareOfABusyOnes) {
+  SetPlanArgs all = Args(a_);
+  const ModelId large =
+      rig_.AddModel(first_, "large", std::vector<uint64_t>(8, 1));
+  all.model = large;
+  all.order.clear();
+  for (uint32_t g = 0; g < 8; ++g) all.order.emplace_back(g);
+  const PlanGrant whole = rig_.PlanOf(rig_.SetPlan(first_, all));
+  EXPECT_EQ(whole.resident_bytes, 8 * kPage);
+  const RequestId request = rig_.SetPlan(second_, Args(b_));
+  EXPECT_THAT(rig_.TakeGiveWay(), SizeIs(1));
+  rig_.Advance(Reclaim::kWish);
+  const std::vector<hoistd::GiveWay> asks = rig_.TakeGiveWay();
+  ASSERT_THAT(asks, SizeIs(1));
+  EXPECT_EQ(asks[0].idle, absl::ZeroDuration());
+  EXPECT_EQ(rig_.AnswerTo(request), nullptr);
+  GiveWay(first_, whole.id);
+  ASSERT_TRUE(IsSet(request));
+  EXPECT_EQ(rig_.PlanOf(request).budget_bytes, 4 * kPage);
+  // The first one comes back to the rest, and nobody is asked.
+  const RequestId again = rig_.SetPlan(first_, all);
+  rig_.Advance(Reclaim::kWish);
+  EXPECT_EQ(rig_.PlanOf(again).budget_bytes, 4 * kPage);
+}
+
+TEST_F(NodeGiveWay, IsRefusedWhereNoneGivesWayByTheDeadline) {
+  SetPlanArgs firm = Args(a_);
+  firm.gives_way = false;
+  firm.budget_bytes = 6 * kPage;
+  ASSERT_TRUE(IsSet(rig_.SetPlan(first_, firm)));
+  SetPlanArgs args = Args(b_, absl::Seconds(3));
+  args.budget_bytes = 3 * kPage;
+  const RequestId request = rig_.SetPlan(second_, args);
+  EXPECT_THAT(rig_.TakeGiveWay(), IsEmpty());
+  ASSERT_NE(rig_.AnswerTo(request), nullptr);
+  EXPECT_THAT(rig_.AnswerTo(request)->status,
+              StatusIs(kExhausted, HasSubstr("would be enough")));
+}
+
+TEST_F(NodeGiveWay, ABudgetIsARefusalUntilItIsGivenWayTo) {
+  const PlanGrant whole = rig_.PlanOf(rig_.SetPlan(first_, Args(a_)));
+  SetPlanArgs args = Args(b_, absl::Seconds(3));
+  args.budget_bytes = 3 * kPage;
+  const RequestId late = rig_.SetPlan(second_, args);
+  rig_.Advance(absl::Seconds(3));
+  ASSERT_NE(rig_.AnswerTo(late), nullptr);
+  EXPECT_THAT(rig_.AnswerTo(late)->status, StatusIs(kExhausted));
+  const RequestId request = rig_.SetPlan(second_, args);
+  EXPECT_EQ(rig_.AnswerTo(request), nullptr);
+  GiveWay(first_, whole.id);
+  EXPECT_TRUE(IsSet(request));
+}
+
+TEST_F(NodeGiveWay, OneThatWillNotWaitAsksNobody) {
+  ASSERT_TRUE(IsSet(rig_.SetPlan(first_, Args(a_))));
+  const RequestId request =
+      rig_.SetPlan(second_, Args(b_, absl::ZeroDuration()));
+  EXPECT_THAT(rig_.TakeGiveWay(), IsEmpty());
+  EXPECT_EQ(rig_.PlanOf(request).budget_bytes, 2 * kPage);
+}
+
+TEST_F(NodeGiveWay, ASessionsEndEndsItsWish) {
+  const PlanGrant whole = rig_.PlanOf(rig_.SetPlan(first_, Args(a_)));
+  rig_.SetPlan(second_, Args(b_));
+  rig_.Close(second_);
+  GiveWay(first_, whole.id);
+  EXPECT_EQ(rig_.node().tenure().plans().standing().size(), 0u);
+}
+
+TEST_F(NodeGiveWay, OneBoundByItsSessionsBudgetAsksItsOwnPlansAlone) {
+  ASSERT_TRUE(IsSet(rig_.SetPlan(first_, Args(a_))));
+  // Its own bound refuses it, and no other session could change that.
+  const SessionId bound = rig_.Open(1, /*budget_pages=*/1);
+  const RequestId request = rig_.SetPlan(bound, Args(b_));
+  EXPECT_THAT(rig_.TakeGiveWay(), IsEmpty());
+  ASSERT_NE(rig_.AnswerTo(request), nullptr);
+}
+
+}  // namespace hoistd::node_give_way_test
