@@ -50,8 +50,10 @@ def attach(module: M, budget: Budget = None, *, groups: Groups = "block",
     of the model `name`.
 
     budget: device memory for the weights: bytes, "8GiB", a float in (0, 1] of
-        the model's bytes, None for all that hoistd can promise; or {device:
-        any of these}, which spreads the groups over several devices in order.
+        the model's bytes; or {device: any of these}, which spreads the groups
+        over several devices in order. None: all that hoistd can promise, until
+        others need it. An idle module then gives way, and its next pass has
+        what is free.
     groups: the unit of staging: "block" (each element of the outermost
         lists and sequences, and each largest subtree beside them), ("block",
         n) for n of those, "leaf", {group: [module names]}, or a function of
@@ -263,6 +265,27 @@ def set_budget(module: nn.Module | Pipeline, budget: Budget) -> None:
     (_pipeline(module) or _attachment(module)).set_budget(parse(budget))
 
 
+def sleep(module: nn.Module | Pipeline) -> None:
+    """Returns the device memory of an attached module or pipeline to hoistd,
+    between passes. Its weights stay in hoistd's host tier, and readable. The
+    next pass, or `wake`, takes the budget again.
+
+    FailedPrecondition: it is running, or a CUDA graph of its plan was captured.
+    Other CUDA graphs of it are void, as after `set_budget`.
+    """
+    (_pipeline(module) or _attachment(module)).sleep()
+
+
+def wake(module: nn.Module | Pipeline) -> None:
+    """Takes device memory for a sleeping module before its next pass does, and
+    begins to copy; of a pipeline, for the component that is called first. Hot
+    zero-copy weights come back here alone. Does nothing if it is awake.
+
+    ResourceExhausted: others have too much of the device; it stays asleep.
+    """
+    (_pipeline(module) or _attachment(module)).wake()
+
+
 def advance(module: nn.Module | Pipeline, *, wait: bool = False) -> None:
     """Moves pieces of zero-copy weights that are to become hot, or cold.
     Passes, and replays of CUDA graphs, move some each; this moves all at once,
@@ -317,6 +340,10 @@ class _Attached(Protocol):
     def stats(self) -> AttachStats: ...
 
     def set_budget(self, budget: Budget) -> None: ...
+
+    def sleep(self) -> None: ...
+
+    def wake(self) -> None: ...
 
     def advance(self, wait: bool) -> None: ...
 

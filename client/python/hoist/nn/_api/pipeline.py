@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import dataclasses
 import itertools
 import logging
 import threading
@@ -29,6 +28,7 @@ from .._run.hooks import NotCopied
 from .attach import detach, unwrap
 from .attachment import Attachment, attachment_of
 from .component import Component, image_bytes
+from .gate import Gate
 from .options import AttachOptions, Names, Pipeline
 
 if TYPE_CHECKING:
@@ -219,43 +219,6 @@ def _has_weights(module: nn.Module) -> bool:
     return attachment_of(unwrap(module)) is not None or any(
         one.nbytes for one in itertools.chain(module.parameters(),
                                               module.buffers()))
-
-
-@dataclasses.dataclass
-class Gate(NotCopied):
-    """Replaces a module's call, before any hook of its own, while work must
-    precede it: does that work, and calls the module."""
-
-    pipeline: PipelineAttachment
-    component: Component
-    module: nn.Module
-    instead_of: Any  # The earlier value, of torch's compile().
-    once: bool  # Its component lacks memory; else steps are counted.
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self.once:
-            if self.pipeline.take(self.component):
-                return self.module(*args, **kwargs)
-        else:
-            self.pipeline.step(self.component)
-        if self.instead_of is not None:
-            return self.instead_of(*args, **kwargs)
-        return self.module._call_impl(*args, **kwargs)
-
-    def __bool__(self) -> bool:
-        """peft asks by this whether the module is compiled."""
-        return self.instead_of is not None
-
-    def stand(self) -> None:
-        vars(self.module)["_compiled_call_impl"] = self
-
-    def go(self) -> None:
-        if vars(self.module).get("_compiled_call_impl") is not self:
-            return  # The module was compiled meanwhile.
-        if self.instead_of is None:
-            del vars(self.module)["_compiled_call_impl"]
-        else:
-            vars(self.module)["_compiled_call_impl"] = self.instead_of
 
 
 class PipelineAttachment(NotCopied):
@@ -562,15 +525,38 @@ class PipelineAttachment(NotCopied):
                 one.check_fits(amount)
             self._leave_out_detached()
             try:
-                for one in self._components:
-                    one.set(0)
-                if any(one.granted for one in self._components):
-                    raise FailedPrecondition(
-                        "the pipeline is running, or CUDA graphs were captured "
-                        "of it; set its budget between calls")
+                self._take_all("set its budget")
                 self.budget = amount
             finally:
                 self._current = None
+                self._stand_where_needed()
+
+    def _take_all(self, what: str) -> None:
+        for one in self._components:
+            one.set(0)
+        if any(one.granted for one in self._components):
+            raise FailedPrecondition(
+                "the pipeline is running, or CUDA graphs were captured of it; "
+                f"{what} between calls")
+
+    def sleep(self) -> None:
+        with self._lock:
+            self._leave_out_detached()
+            try:
+                self._take_all("let it sleep")
+            finally:
+                self._current = None
+                self._stand_where_needed()
+
+    def wake(self) -> None:
+        with self._lock:
+            self._leave_out_detached()
+            first, *_ = [*self._order, *self._components, None]
+            if first is None or any(one.granted for one in self._components):
+                return
+            try:
+                self._make_room(first)
+            finally:
                 self._stand_where_needed()
 
     def advance(self, wait: bool) -> None:
