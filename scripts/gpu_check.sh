@@ -17,7 +17,7 @@
 #   scripts/gpu_check.sh steps            lists the steps
 #
 # Each `pack` cuts all of .gpu/ into .gpu-kit/1, .gpu-kit/2, ..., of less than
-# 55 MiB each, since a call carries 64. Carry one a call: `take` for each, or
+# 49 MiB each, since a call carries 64. Carry one a call: `take` for each, or
 # `there` with the last.
 #
 # Each step's log goes to $OUT (default build/gpu_check); a table comes last.
@@ -25,68 +25,23 @@
 # writes to fd 3 is its line in the table.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
+. scripts/kit.lib.sh
 . scripts/serve.lib.sh
 
 kit=$PWD/.gpu/hoist
-part_mib=54
-taken=${TMPDIR:-/tmp}/hoist-kit
 logs=${OUT:-$PWD/build/gpu_check}
 export PYTHONPATH=$kit/python HOIST_LIBRARY=$kit/lib/libhoist.so.0
 export PYTHONDONTWRITEBYTECODE=1
-
-ignore() {  # PATTERN: in this clone alone.
-  local exclude
-  exclude=$(git rev-parse --git-path info/exclude)
-  mkdir -p "$(dirname "$exclude")"
-  grep -qxF "$1" "$exclude" 2>/dev/null || echo "$1" >>"$exclude"
-}
 
 pack_model() {
   scripts/setup.sh || return
   mkdir -p .gpu
   cp -r build/models .gpu/
-  cut_kit
+  kit_cut .gpu 3
 }
 
-# .gpu/ into .gpu-kit/, whose parts each say how many there are.
-cut_kit() {
-  local part number=0 count
-  ignore '/.gpu/'
-  ignore '/.gpu-kit/'
-  rm -rf .gpu-kit
-  mkdir .gpu-kit
-  tar -C .gpu -cf - . | xz -T0 -3 |
-    split -b "${part_mib}M" -a 2 - .gpu-kit/part. || return
-  count=$(find .gpu-kit -type f | wc -l)
-  for part in .gpu-kit/part.*; do
-    number=$((number + 1))
-    mkdir ".gpu-kit/$number"
-    mv "$part" ".gpu-kit/$number/$number-of-$count"
-  done
-  du -m .gpu-kit/*/*
-}
-
-# Keeps the parts that were carried in this call; unpacks them once all are
-# there. A part of another kit takes the place of that kit.
 take() {
-  local part count
-  mkdir -p "$taken"
-  for part in .gpu-kit/*/*-of-*; do
-    [[ -f $part ]] || continue
-    [[ -e $taken/of-${part##*-of-} ]] || rm -f "$taken"/*
-    touch "$taken/of-${part##*-of-}"
-    mv "$part" "$taken/"
-  done
-  count=$(find "$taken" -name 'of-*' -printf '%f' | cut -c4-)
-  if [[ -z $count ]]; then return; fi
-  local have
-  have=$(find "$taken" -name '*-of-*' | wc -l)
-  echo "kit: $have of $count parts"
-  [[ $have == "$count" ]] || return 0
-  rm -rf .gpu
-  mkdir .gpu
-  find "$taken" -name '*-of-*' | sort -V | xargs cat | tar -C .gpu -xJf - || return
-  rm -rf "$taken"
+  kit_take .gpu || return
   if [[ -d .gpu/models ]]; then mkdir -p build && cp -r .gpu/models build/; fi
 }
 
@@ -95,7 +50,7 @@ pack_python() {
   mkdir -p .gpu
   "${HOIST_VENV:-build/venv}/bin/python" scripts/carried_python.py \
     pack .gpu/python.tar.xz || return
-  cut_kit
+  kit_cut .gpu 3
 }
 
 # Puts what this machine's Python lacks of pack-python on its path.
@@ -126,7 +81,7 @@ pack() {  # [--from BUILD] [TARGET...]
   rm -rf "$kit/share/doc"
   # The tests' fake driver must not stand in for the real one.
   find "$kit" -name 'libcuda.so*' -delete
-  cut_kit
+  kit_cut .gpu 3
 }
 
 # Runs a GoogleTest program and reports its counts.
