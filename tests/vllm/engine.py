@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import time
-from typing import Any
+from typing import Any, Callable
 
 PROMPTS = ([1, 2, 3, 4, 5, 6, 7], [11, 500, 23, 900, 41])
 
@@ -120,16 +120,18 @@ def let_cpus_read_compiled_code() -> None:
 class Engine:
     def __init__(self, options: dict[str, Any]) -> None:
         from vllm import LLM
-        let_cpus_read_compiled_code()
+        from vllm.platforms import current_platform
         self.seen: dict[str, Any] = {}
-        if options["load_format"] == "hoist":
-            watch_loading(self.seen)
-        self.llm = LLM(skip_tokenizer_init=True, max_model_len=256,
-                       kv_cache_memory_bytes=32 << 20,
+        if current_platform.is_cpu():
+            let_cpus_read_compiled_code()
+            if options["load_format"] == "hoist":
+                watch_loading(self.seen)
+        self.llm = LLM(skip_tokenizer_init=True,
                        worker_extension_cls="engine.Facts",
                        disable_log_stats=True,
                        **{"enforce_eager": True, "dtype": "bfloat16",
-                          **options})
+                          "max_model_len": 256,
+                          "kv_cache_memory_bytes": 32 << 20, **options})
 
     def loaded(self) -> dict[str, Any]:
         return self.seen
@@ -151,13 +153,13 @@ class Engine:
         return self.llm.collective_rpc(what)
 
 
-def main() -> None:
+def main(make: Callable[[dict[str, Any]], Any] = Engine) -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     options = {name: json.loads(value) for name, value in
                (one.split("=", 1) for one in sys.argv[1:])}
     try:
-        engine = Engine(options)
+        engine = make(options)
     except Exception as error:
         print(json.dumps({"error": type(error).__name__, "says": str(error)}),
               file=answers)

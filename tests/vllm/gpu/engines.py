@@ -1,0 +1,143 @@
+"""Engines, and a hoistd for them, as processes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from typing import Any, Iterator
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1] / "support"))
+
+from real_daemon import RealDaemon  # noqa: E402
+
+GIB = 1 << 30
+MIB = 1 << 20
+
+
+class Failed(Exception):
+    """What did not come to be; its text says why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where engines run, and how large all is there."""
+
+    bin: pathlib.Path  # hoistd's.
+    model: pathlib.Path
+    logs: pathlib.Path
+    caches: pathlib.Path  # vLLM's and its compilers'.
+    small: bool  # For a check on CPUs.
+
+    @property
+    def patience_s(self) -> int:
+        return 900 if self.small else 180
+
+    def options(self, **given: Any) -> dict[str, Any]:
+        """Of an engine."""
+        return {"model": str(self.model), "load_format": "auto",
+                "enforce_eager": False, "max_model_len": 2048,
+                "kv_cache_memory_bytes": 64 * MIB if self.small else 2 * GIB,
+                # Of the whole GPU: it is looked at even so.
+                "gpu_memory_utilization": 0.3, "max_num_seqs": 64,
+                "max_num_batched_tokens": 8192, "seed": 0,
+                "enable_prefix_caching": False, **given}
+
+    def variables(self, cache: str, socket: str | None) -> dict[str, str]:
+        return {**os.environ, "VLLM_CACHE_ROOT": str(self.caches / cache),
+                "HOIST_SOCKET": socket or "/nonexistent",
+                "PYTHONPATH": os.pathsep.join(
+                    [str(HERE.parent), os.environ.get("PYTHONPATH", "")]),
+                # An engine is one process, and a batch starts as one.
+                "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+
+
+class Engine:
+    def __init__(self, place: Place, name: str, cache: str = "vllm",
+                 socket: str | None = None, **options: Any) -> None:
+        self.name, self.patience_s = name, place.patience_s
+        self.log = place.logs / (re.sub(r"\W+", "-", name) + ".log")
+        self.began = time.monotonic()
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, str(HERE / "measured.py"),
+                 *(f"{key}={json.dumps(value)}"
+                   for key, value in place.options(**options).items())],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+                text=True, bufsize=1, start_new_session=True,
+                env=place.variables(cache, socket))
+
+    def answer(self) -> Any:
+        assert self.process.stdout is not None
+        if not select.select([self.process.stdout], [], [], self.patience_s)[0]:
+            raise Failed(f"{self.name}: no answer in {self.patience_s} s")
+        line = self.process.stdout.readline()
+        said = json.loads(line) if line else {
+            "error": "ended", "says": self.text()[-1500:]}
+        if "error" in said:
+            raise Failed(f"{self.name}: {said['error']}: {said['says']}")
+        return said["is"]
+
+    def ready(self) -> Engine:
+        self.answer()
+        self.start_s = time.monotonic() - self.began
+        return self
+
+    def ask(self, do: str, **what: Any) -> Any:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"do": do, **what}) + "\n")
+        return self.answer()
+
+    def text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def loading_s(self) -> float | None:
+        """As vLLM counts it."""
+        found = re.search(r"Model loading took .*? ([\d.]+) s", self.text())
+        return float(found[1]) if found else None
+
+    def end(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def gpu_mib(pid: int | None = None) -> int | None:
+    """Memory in use: of a process, or all. None: no GPU says."""
+    if not shutil.which("nvidia-smi"):
+        return None
+    query = (["--query-gpu=memory.used"] if pid is None
+             else ["--query-compute-apps=pid,used_memory"])
+    said = subprocess.run(["nvidia-smi", *query,
+                           "--format=csv,noheader,nounits"],
+                          capture_output=True, text=True, check=True).stdout
+    rows = [line.split(",") for line in said.splitlines()]
+    found = [row[-1] for row in rows if pid is None or int(row[0]) == pid]
+    return int(found[0]) if found and found[0].strip().isdigit() else None
+
+
+@contextlib.contextmanager
+def hoistd(place: Place, keeper: bool = False) -> Iterator[RealDaemon]:
+    small = place.small
+    daemon = RealDaemon(
+        place.bin / "hoistd", pool=256 * MIB if small else 14 * GIB,
+        slab=(2 if small else 256) * MIB,
+        host=256 * MIB if small else 12 * GIB,
+        backend="emulated" if small else "cuda",
+        keeper=str(place.bin / "hoist-keeper") if keeper else None)
+    try:
+        daemon.until_served()
+        yield daemon
+    finally:
+        (place.logs / "hoistd.log").write_text(daemon.log_text())
+        daemon.stop()

@@ -1,0 +1,89 @@
+"""An engine that is measured: ../engine.py's, with more to be asked.
+
+measured.py NAME=JSON...: options of vllm.LLM. Its prompts differ from
+engine.py's: eight, of 5 to 500 tokens, which start in one batch.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import random
+import statistics
+import sys
+import time
+from typing import Any
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
+import engine  # noqa: E402
+
+
+def prompts(lengths: list[int]) -> list[list[int]]:
+    source = random.Random(5)
+    return [[source.randrange(3, 2000) for _ in range(length)]
+            for length in lengths]
+
+
+engine.PROMPTS = prompts([5, 17, 32, 64, 100, 200, 333, 500])
+
+
+class Measured(engine.Engine):
+    def rate(self, batch: int, tokens: int, most: int = 8) -> dict[str, Any]:
+        """Tokens a second, prompts of 64 tokens included. Repeated until three
+        runs in a row differ by less than 2 %, or `most` times."""
+        taken: list[float] = []
+        self._run(batch, tokens)
+        while len(taken) < most and (len(taken) < 3 or spread(taken) >= 0.02):
+            begin = time.perf_counter()
+            self._run(batch, tokens)
+            taken.append(time.perf_counter() - begin)
+        return {"rate": batch * tokens / statistics.median(taken[-3:]),
+                "spread": spread(taken), "passes": (len(taken) + 1) * tokens}
+
+    def _run(self, batch: int, tokens: int) -> None:
+        from vllm import SamplingParams
+        self.llm.generate(
+            [{"prompt_token_ids": one} for one in prompts([64] * batch)],
+            SamplingParams(temperature=0, max_tokens=tokens, detokenize=False,
+                           ignore_eos=True), use_tqdm=False)
+
+    def link(self) -> float:
+        """GB/s of copies of 256 MiB from pinned memory."""
+        import torch
+        if not torch.cuda.is_available():
+            return 1.0
+        host = torch.empty(256 << 20, dtype=torch.uint8, pin_memory=True)
+        device = torch.empty_like(host, device="cuda")
+        taken = []
+        for _ in range(8):
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+            device.copy_(host, non_blocking=True)
+            torch.cuda.synchronize()
+            taken.append(time.perf_counter() - begin)
+        return host.nbytes / statistics.median(taken[1:]) / 1e9
+
+    def sleep(self, level: int, ours: bool) -> float:
+        begin = time.perf_counter()
+        self.llm.sleep(level=level)
+        if ours:
+            self.ask("hoist_suspend")
+        return time.perf_counter() - begin
+
+    def wake(self, level: int, ours: bool) -> float:
+        begin = time.perf_counter()
+        if ours:
+            self.ask("hoist_resume")
+        self.llm.wake_up()
+        if level == 2 and not ours:
+            self.ask("reload_weights")
+        return time.perf_counter() - begin
+
+
+def spread(taken: list[float]) -> float:
+    last = taken[-3:]
+    return (max(last) - min(last)) / statistics.median(last)
+
+
+if __name__ == "__main__":
+    engine.main(Measured)

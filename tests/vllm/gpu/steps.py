@@ -1,0 +1,281 @@
+"""The steps of run.py."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import pathlib
+import shutil
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+from engines import GIB, Engine, Failed, gpu_mib, hoistd
+from served import Served
+
+if TYPE_CHECKING:
+    from run import Run
+
+TOKENS = 32
+
+
+def replicas(run: Run) -> None:
+    """Two plain engines, then two of hoist's: each first one measured alone."""
+    plain = run.begin("plain, compiles").ready()
+    want = run.plain_tokens = plain.ask("generate", tokens=TOKENS)
+    _replica(run, plain, want, rates=True)
+    _replica(run, run.begin("plain, second").ready(), want)
+    run.end_engines()
+    with hoistd(run.place) as daemon:
+        for name in ("hoist, first", "hoist, second"):
+            _replica(run, run.begin(name, socket=daemon.socket,
+                                    load_format="hoist").ready(), want,
+                     rates=name == "hoist, first")
+        run.end_engines()
+
+
+def _replica(run: Run, engine: Engine, want: list[list[int]],
+             rates: bool = False) -> None:
+    own, used = gpu_mib(engine.process.pid), run.used_mib()
+    equal = engine.ask("generate", tokens=TOKENS) == want
+    run.row("Replicas", engine=engine.name, **{
+        "start, s": engine.start_s, "loading, s": engine.loading_s(),
+        "own MiB": own, "MiB in all": used,
+        **(_rates(run, engine, (1, 8, 64), 128)[0] if rates else {}),
+        "tokens equal": run.check(f"{engine.name}: tokens", equal)})
+
+
+def _rates(run: Run, engine: Engine, batches: tuple[int, ...], tokens: int
+           ) -> tuple[dict[str, str], int]:
+    """By batch; and how many passes that took."""
+    found, passes = {}, 0
+    for batch in batches:
+        said = engine.ask("rate", batch=batch,
+                          tokens=4 if run.place.small else tokens)
+        found[f"tok/s, {batch}"] = (
+            f"{said['rate']:,.1f} ({said['spread'] * 100:.1f} %)")
+        passes += said["passes"]
+    return found, passes
+
+
+def _plain(run: Run) -> list[list[int]]:
+    """The tokens of an engine without hoist, compiled as by default."""
+    if run.plain_tokens is None:
+        engine = run.begin("plain").ready()
+        run.plain_tokens = engine.ask("generate", tokens=TOKENS)
+        engine.end()
+    return run.plain_tokens
+
+
+def budgets(run: Run) -> None:
+    """Budgets over the compile cache of an engine without one. Compiled with
+    hoist's operators in it, code may round otherwise than plain's; budgets
+    share that code, so they agree, and eagerly all do."""
+    want = _plain(run)
+    whole = _code(run, "vllm")
+    with hoistd(run.place) as daemon:
+        link = _eager(run, daemon)
+        said = [_budget(run, daemon, budget, want, link)
+                for budget in (0.5, 0.25, 0.75)]
+        run.check("the tokens of one budget are another's",
+                  all(one == said[0] for one in said))
+        streamed = _code(run, "vllm") - whole
+        if run.check("budgets share one piece of compiled code",
+                     len(streamed) == 1) == "yes":
+            _planted(run, daemon, min(whole), *streamed)
+
+
+def _eager(run: Run, daemon: Any) -> float:
+    """Returns the link's GB/s."""
+    plain = run.begin("plain, eager", enforce_eager=True)
+    ours = run.begin("hoist, 0.5, eager", enforce_eager=True,
+                     **_with(0.5, daemon))
+    want = plain.ready().ask("generate", tokens=TOKENS)
+    equal = ours.ready().ask("generate", tokens=TOKENS) == want
+    run.row("Budgets", engine=ours.name, **{
+        "tokens are plain's": run.check(f"{ours.name}: tokens", equal)})
+    ours.end()
+    link: float = plain.ask("link")
+    plain.end()
+    return link
+
+
+def _with(budget: float, daemon: Any) -> dict[str, Any]:
+    return {"socket": daemon.socket, "load_format": "hoist",
+            "model_loader_extra_config": {"budget": budget}}
+
+
+def _budget(run: Run, daemon: Any, budget: float, want: list[list[int]],
+            link: float) -> list[list[int]]:
+    engine = run.begin(f"hoist, {budget}", **_with(budget, daemon)).ready()
+    run.check(f"{engine.name}: the first compiles, and no other", (
+        engine.ask("compiled_code_read") > 0) == (budget != 0.5))
+    tokens: list[list[int]] = engine.ask("generate", tokens=TOKENS)
+    daemon.count_anew()
+    rates, passes = _rates(run, engine, (8, 64), 8)
+    moved = max(daemon.counters()["host_to_device_bytes"], 1) / passes
+    run.row("Budgets", engine=engine.name, **rates, **{
+        "own MiB": gpu_mib(engine.process.pid),
+        "a pass, GiB": moved / GIB,
+        "link alone, tok/s, 8": 8 * link * 1e9 / moved,
+        "tokens are plain's": "yes" if tokens == want else "no"})
+    engine.end()
+    return tokens
+
+
+def rivals(run: Run) -> None:
+    """vLLM's own offloading, over a compile cache of its own."""
+    want = _plain(run)
+    # All have compiled before one is measured.
+    for engine, why_not in [(one, _why_not(one)) for one in _rivals(run)]:
+        if why_not is None:
+            _rival(run, engine, want)
+        else:
+            run.row("Rivals", engine=engine.name,
+                    **{"tokens are plain's": f"fails: {why_not[-100:]}"})
+        engine.end()
+
+
+def _why_not(engine: Engine) -> str | None:
+    """None: it is up."""
+    try:
+        engine.ready()
+    except Failed as failed:
+        return str(failed)
+    return None
+
+
+def _rivals(run: Run) -> list[Engine]:
+    """vLLM's own offloading: of the rest of the weights, for each budget; and
+    its prefetching of each second layer."""
+    weights = sum(path.stat().st_size
+                  for path in run.place.model.glob("*.safetensors"))
+    found = [run.begin(f"--cpu-offload-gb, {budget}", cache="rivals",
+                       cpu_offload_gb=round((1 - budget) * weights / GIB, 3))
+             for budget in (0.25, 0.5, 0.75)]
+    return [*found, run.begin(
+        "its prefetch, 0.5", cache="rivals", offload_group_size=2,
+        offload_num_in_group=1, offload_prefetch_step=1)]
+
+
+def _rival(run: Run, engine: Engine, want: list[list[int]]) -> None:
+    equal = engine.ask("generate", tokens=TOKENS) == want
+    rates, _ = _rates(run, engine, (8, 64), 8)
+    run.row("Rivals", engine=engine.name, **rates, **{
+        "own MiB": gpu_mib(engine.process.pid),
+        "tokens are plain's": "yes" if equal else "no"})
+
+
+def _code(run: Run, cache: str) -> set[pathlib.Path]:
+    """What vLLM's compile cache has, by key."""
+    return set((run.place.caches / cache / "torch_compile_cache"
+                / "torch_aot_compile").iterdir())
+
+
+def _planted(run: Run, daemon: Any, whole: pathlib.Path,
+             streamed: pathlib.Path) -> None:
+    """Code compiled without a budget, where a budget's is looked for."""
+    shutil.rmtree(streamed)
+    shutil.copytree(whole, streamed)
+    engine = run.begin("hoist, 0.5, planted", **_with(0.5, daemon))
+    try:
+        said = f"none: {engine.ready().name} starts"
+    except Failed as failed:
+        said = str(failed)
+    refused = "FailedPrecondition" in said and "staged 0 of its" in said
+    run.row("A planted stale cache", **{
+        "is refused": run.check(f"planted code is refused: {said}", refused),
+        "error": said.split(": ", 1)[1][:160]})
+    shutil.rmtree(streamed)  # The next run compiles again.
+
+
+def sleep(run: Run) -> None:
+    """Both levels, twice: vLLM's own way, and with hoistd's weights."""
+    with hoistd(run.place) as daemon:
+        slept = [run.begin("plain, cumem", enable_sleep_mode=True),
+                 run.begin("hoist", socket=daemon.socket, load_format="hoist",
+                           enable_sleep_mode=True)]
+        for engine in slept:
+            engine.ready()
+        for engine in slept:
+            want = engine.ask("generate", tokens=TOKENS)
+            awake = gpu_mib(engine.process.pid)
+            for level in (1, 1, 2, 2):
+                _sleep(run, engine, level, want, awake)
+        run.end_engines()
+
+
+def _sleep(run: Run, engine: Engine, level: int, want: list[list[int]],
+           awake: int | None) -> None:
+    how = {"level": level, "ours": engine.name == "hoist"}
+    to_sleep = engine.ask("sleep", **how)
+    asleep = gpu_mib(engine.process.pid)
+    to_wake = engine.ask("wake", **how)
+    run.row("Sleep", engine=engine.name, level=level, **{
+        "to sleep, ms": to_sleep * 1e3, "to wake, ms": to_wake * 1e3,
+        "own MiB awake": awake, "asleep": asleep,
+        "tokens equal": run.check(
+            f"{engine.name}, level {level}: tokens",
+            engine.ask("generate", tokens=TOKENS) == want)})
+
+
+def serve(run: Run) -> None:
+    """vllm serve under clients; hoistd killed under its keeper meanwhile."""
+    with hoistd(run.place, keeper=True) as daemon:
+        plain = Served(run.place, "plain")
+        ours = [Served(run.place, "hoist", daemon.socket),
+                Served(run.place, "hoist, 0.5", daemon.socket, "served",
+                       model_loader_extra_config={"budget": 0.5})]
+        for one in (plain, *ours):
+            run.keep(one.end)
+        for one in (plain, *ours):
+            one.ready()
+        want = {one.name: one.alone(TOKENS, 0)[0] for one in (plain, *ours)}
+        run.check("serve: whole weights say what plain says",
+                  want["plain"] == want["hoist"])
+        for one in (plain, *ours):
+            _crowd(run, one, one.crowd(TOKENS, 4), want[one.name], "no")
+        for what in ("alone", "crowd"):
+            _killed(run, daemon, ours, want, what)
+        run.end_engines()
+
+
+def _crowd(run: Run, one: Served, said: dict[str, Any], want: list[int],
+           killed: str) -> None:
+    run.row("vllm serve", engine=one.name, **{
+        "hoistd killed": killed, "answers": said["answers"],
+        "failed": said["failed"], "tok/s": said["rate"],
+        "worst, s": said["worst_s"],
+        "tokens equal": run.check(
+            f"serve, {one.name}: tokens, none failed {said['why']}",
+            not said["failed"] and one.alone(TOKENS, 0)[0] == want)})
+
+
+def _killed(run: Run, daemon: Any, ours: list[Served],
+            want: dict[str, list[int]], what: str) -> None:
+    """hoistd ends after a third of 9 s of requests to all servers at once."""
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        asked = [pool.submit(getattr(one, what), TOKENS, 9) for one in ours]
+        time.sleep(3)
+        os.kill(_kept(daemon), signal.SIGKILL)
+        begin = time.monotonic()
+        daemon.until_served()
+        gap = time.monotonic() - begin
+        for one, said in zip(ours, asked):
+            if what == "crowd":
+                _crowd(run, one, said.result(), want[one.name], "yes")
+                continue
+            answers = said.result()
+            run.row("vllm serve", engine=one.name, **{
+                "hoistd killed": f"yes, {gap:.2f} s", "answers": len(answers),
+                "failed": 0, "tokens equal": run.check(
+                    f"serve, {one.name}: tokens, hoistd killed",
+                    all(answer == want[one.name]
+                        for answer in answers))})
+
+
+def _kept(daemon: Any) -> int:
+    """The keeper's hoistd."""
+    keeper = daemon.process.pid
+    said = pathlib.Path(f"/proc/{keeper}/task/{keeper}/children").read_text()
+    return int(said.split()[0])
