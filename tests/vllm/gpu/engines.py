@@ -50,7 +50,8 @@ class Place:
                 "kv_cache_memory_bytes": 64 * MIB if self.small else 2 * GIB,
                 # Of the whole GPU: it is looked at even so.
                 "gpu_memory_utilization": 0.3, "max_num_seqs": 64,
-                "max_num_batched_tokens": 8192, "seed": 0,
+                "max_num_batched_tokens": 2048 if self.small else 8192,
+                "seed": 0,
                 "enable_prefix_caching": False, **given}
 
     def variables(self, cache: str, socket: str | None) -> dict[str, str]:
