@@ -278,7 +278,7 @@ def no_sleeps(tree):
                r"time\.sleep|(?<!hoist\.)sleep)\s*\(")
     files = ((p, without_comments(t)) for p, t in tree.code(
         "tests/", "client/python/tests/", ends=CODE + (".py",))
-        if not p.startswith(("tests/tidy/", "tests/bench/")))
+        if not p.startswith(("tests/tidy/", "tests/bench/", "tests/vllm/gpu/")))
     return lines_matching(files, pattern, "a sleep in a test")
 
 
