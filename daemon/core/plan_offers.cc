@@ -12,8 +12,9 @@
 namespace hoistd {
 namespace {
 
-absl::Status CheckPlanned(DeviceIndex device, const DeviceNames& names) {
-  if (device.number() >= names.count()) {
+absl::Status CheckPlanned(DeviceIndex device, size_t devices,
+                          const DeviceNames& names) {
+  if (device.number() >= devices) {
     return absl::InvalidArgumentError(absl::StrCat(
         "no device ", device.number(), "; this node has ", names.count()));
   }
@@ -109,7 +110,7 @@ absl::StatusOr<PlanGrant> PlanOffers::Make(const PlanRequest& asked) const {
   HOIST_ASSIGN_OR_RETURN(const ModelPtr model,
                          tenure_.Find(session, args.model));
   HOIST_RETURN_IF_ERROR(models_.CheckShares(owner->args.peer, *model));
-  HOIST_RETURN_IF_ERROR(CheckPlanned(args.device, names_));
+  HOIST_RETURN_IF_ERROR(CheckPlanned(args.device, devices_.size(), names_));
   if (args.replaces.has_value()) {
     HOIST_RETURN_IF_ERROR(plans().CheckOwn(session, *args.replaces));
   }

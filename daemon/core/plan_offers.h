@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -18,6 +19,7 @@
 #include "daemon/core/requests.h"
 #include "daemon/core/session_book.h"
 #include "daemon/core/space.h"
+#include "daemon/types/device.h"
 #include "daemon/types/ids.h"
 
 namespace hoistd {
@@ -38,10 +40,12 @@ struct PlanRoom {
 // Bounds:   as quotas say.
 class PlanOffers {
  public:
-  PlanOffers(const Tenure& tenure, const DeviceNames& names,
-             const CopyTable& copies, const ModelBook& models,
-             const QuotaBook& quota, const Space& space)
+  PlanOffers(const Tenure& tenure, const std::vector<DeviceInfo>& devices,
+             const DeviceNames& names, const CopyTable& copies,
+             const ModelBook& models, const QuotaBook& quota,
+             const Space& space)
       : tenure_(tenure),
+        devices_(devices),
         names_(names),
         copies_(copies),
         models_(models),
@@ -80,6 +84,7 @@ class PlanOffers {
                           std::optional<PlanId> except) const;
 
   const Tenure& tenure_;
+  const std::vector<DeviceInfo>& devices_;
   const DeviceNames& names_;
   const CopyTable& copies_;
   const ModelBook& models_;

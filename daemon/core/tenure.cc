@@ -34,7 +34,8 @@ Tenure::Tenure(const std::vector<DeviceInfo>& devices, const DeviceNames& names,
       persisted_(persisted),
       sessions_(quota),
       plans_(space.promises(), copies, sessions_, quota),
-      reclaim_(*this, PlanOffers(*this, names, copies, models, quota, space)) {}
+      reclaim_(*this, PlanOffers(*this, devices, names, copies, models, quota,
+                                 space)) {}
 
 absl::Status Tenure::DrainsNow() {
   return absl::UnavailableError(
