@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
+import types
 
 import pytest
 
@@ -11,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 import hoist  # noqa: E402
 from equal import assert_equal_outputs  # noqa: E402
+from hoist.nn._plan import lending  # noqa: E402
 from models import Stack  # noqa: E402
 from passes import hooks_of  # noqa: E402
 from real_daemon import MIB, until  # noqa: E402
@@ -258,5 +260,47 @@ def test_a_weight_that_is_referenced_keeps_its_bytes(hoistd, x):
     other = hoist.attach(stack(1), budget=8 * MIB, deadline=10)
     assert budget_of(model) == 0
     assert torch.equal(kept.cpu(), want)
+    hoist.detach(model)
+    hoist.detach(other)
+
+
+@pytest.mark.parametrize("lacks", ["thread", "descriptor"])
+def test_a_process_without_a_thread_or_descriptor_for_asks_keeps_its_memory(
+        hoistd, x, monkeypatch, lacks):
+    model = stack()
+    want = wanted(model, x)
+
+    def refused(*_, **__):
+        raise {"thread": RuntimeError("can't start new thread"),
+               "descriptor": OSError(24, "Too many open files")}[lacks]
+
+    monkeypatch.setattr(lending, "_asks", None)
+    with monkeypatch.context() as patch:
+        if lacks == "thread":
+            patch.setattr(lending, "threading", types.SimpleNamespace(
+                Lock=threading.Lock, Thread=refused))
+        else:
+            patch.setattr(lending.os, "dup", refused)
+        hoist.attach(model, deadline=10)
+    assert_right(model, x, want)
+    with pytest.raises(hoist.ResourceExhausted):
+        hoist.attach(stack(1), budget=12 * MIB, deadline=1)
+    assert_right(model, x, want)
+    hoist.detach(model)
+
+
+def test_an_error_of_one_lender_leaves_the_others_asks_heard(hoistd, x):
+    class Fails:
+        def consider(self) -> None:
+            failed.set()
+            raise ValueError("planted")
+
+    failed = threading.Event()
+    fails = Fails()
+    lending.asks().look_again(fails, 0)
+    assert failed.wait(10)
+    model = hoist.attach(stack(), deadline=10)
+    other = hoist.attach(stack(1), budget=10 * MIB, deadline=10)
+    assert budget_of(model) == 0
     hoist.detach(model)
     hoist.detach(other)

@@ -59,9 +59,10 @@ class _Asks:
     def _begin(self) -> None:
         with self._lock:
             if self._thread is None:
-                self._thread = threading.Thread(
+                thread = threading.Thread(
                     target=self._run, name="hoist-asks", daemon=True)
-                self._thread.start()
+                thread.start()
+                self._thread = thread
         os.eventfd_write(self._wake, 1)
 
     def _forget(self, fd: int) -> None:
@@ -104,6 +105,8 @@ class _Asks:
             lender.consider()
         except HoistError as error:  # The next pass raises it, if it matters.
             log.debug("a plan does not give way: %s", error.message)
+        except Exception:  # The thread serves others, too.
+            log.exception("a plan does not give way")
 
 
 _asks: _Asks | None = None
@@ -126,3 +129,12 @@ def asks() -> _Asks:
         if _asks is None:
             _asks = _Asks()
         return _asks
+
+
+def heed(plan: Plan, lender: Lender) -> None:
+    """Has the lender consider hoistd's asks for the plan. A process without a
+    descriptor or a thread for that keeps the plan's memory."""
+    try:
+        asks().add(plan, lender)
+    except (OSError, RuntimeError) as error:
+        log.warning("hoistd's asks for device memory go unheard: %s", error)

@@ -16,7 +16,7 @@ from ..._plan import Plan, PlanTerms
 from .._show.device_part import DevicePart
 from .._show.group import Group
 from .budget import Budget, find_device, to_bytes
-from .lending import Lender, asks
+from .lending import Lender, heed
 from .stats import PLAN_COUNTS
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class Planning:
         except ResourceExhausted as error:
             raise self._explained(error, part) from None
         if self.lender is not None:
-            asks().add(part.plan, self.lender)
+            heed(part.plan, self.lender)
         return part.plan
 
     @property
