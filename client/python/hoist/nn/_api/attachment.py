@@ -83,6 +83,7 @@ class Attachment(NotCopied):
         self.uses = uses
         self._in_place: InPlaceWeights | None = None
         self.ended = False  # Detached, or never attached.
+        self._budget = wanted.budget  # The last that was set.
         self._at_collection: Any = None
         self._source: Source | None = None
         # Of the stages; None: hoistd has ended, or everything was given back.
@@ -396,7 +397,8 @@ class Attachment(NotCopied):
             self.passes.unbind()
             try:
                 self.planning.set_budget(budget)
-                self._warm(budget)
+                self._budget = budget
+                self._warm()
             finally:
                 self.passes.bind()
 
@@ -432,21 +434,22 @@ class Attachment(NotCopied):
     def wake(self) -> None:
         with self.passes.between("wake it"):
             self.renew()
-            self._warm(self.wanted.budget)
+            self._warm()
 
     def bring_back(self, budget: Budget) -> None:
         """After `give_back`: makes groups stageable in this budget. On
         ResourceExhausted it has nothing, as before."""
         with self.passes.between("bring it back"):
             self.planning.expect_budget(budget)
+            self._budget = budget
             self.renew()
-            self._warm(budget)
+            self._warm()
 
-    def _warm(self, budget: Budget) -> None:
+    def _warm(self) -> None:
         """The budget beyond the groups is for pieces in place."""
         if self._in_place is not None:
             self._in_place.set_hot_bytes(
-                self.planning.bytes_beside(self.parts[0], budget))
+                self.planning.bytes_beside(self.parts[0], self._budget))
 
     @property
     def image_bytes(self) -> int:
