@@ -216,6 +216,22 @@ def test_a_budget_below_the_groups_leaves_nothing_hot(device):
     hoist.detach(model)
 
 
+def test_one_that_wakes_has_hot_pieces_within_its_last_budget(device):
+    model = make(device)
+    expected = in_all_ways(model, device)
+    hoist.attach(model, budget="200KiB", in_place=AUTO)
+    hoist.set_budget(model, "72MiB")
+    in_all_ways(model, device)
+    hoist.sleep(model)
+    assert hoist.stats(model).hot_bytes == 0
+    for _ in range(2):
+        hoist.wake(model)
+        assert same(in_all_ways(model, device), expected)
+        hoist.advance(model, wait=True)
+        assert hoist.stats(model).hot_bytes == 68 * MIB
+    hoist.detach(model)
+
+
 @pytest.mark.parametrize("budget", ["5MiB", "30MiB"])
 def test_a_file_is_read_in_place(device, tmp_path, budget):
     from safetensors.torch import save_file
