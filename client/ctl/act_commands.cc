@@ -191,6 +191,27 @@ int Share(Connection& daemon, const v1::SetShareRequest& request,
              });
 }
 
+int Sleep(Connection& daemon, const v1::SleepRequest& request,
+          const Output& output) {
+  return Ask(daemon, Lasts::kTimeout, &v1::Admin::Stub::Sleep, request, output,
+             [&](const v1::SleepResponse& response) {
+               output.out << "asked " << response.plans() << " plans for "
+                          << HumanBytes(response.bytes()) << '\n';
+               if (response.kept_plans() == 0) return;
+               output.out << response.kept_plans() << " plans do not give way: "
+                          << HumanBytes(response.kept_bytes()) << '\n';
+             });
+}
+
+int Wake(Connection& daemon, const v1::WakeRequest& request,
+         const Output& output) {
+  return Ask(daemon, Lasts::kTimeout, &v1::Admin::Stub::Wake, request, output,
+             [&](const v1::WakeResponse&) {
+               output.out << "asked session " << request.session_id()
+                          << " to wake\n";
+             });
+}
+
 int Drain(Connection& daemon, const v1::DrainRequest& request,
           const Output& output) {
   v1::DrainProgress last;

@@ -45,6 +45,7 @@ struct Parsed {
   std::string readers;
   double deadline_s = 0;
   double wait_s = 5;
+  double idle_s = 0;
   uint64_t session = 0;
   bool kill = false;
   double every_s = 1;
@@ -404,6 +405,40 @@ class CommandLine {
     };
   }
 
+  void AddSleep() {
+    CLI::App* sleep = Add(
+        "sleep",
+        "have a session's idle models return their device memory, until their "
+        "next pass; for admins, and of each user's own",
+        [this](Connection& daemon, const Output& output) {
+          v1::SleepRequest request;
+          request.set_session_id(parsed_.session);
+          request.set_idle_ms(Milliseconds(parsed_.idle_s));
+          return Sleep(daemon, request, output);
+        });
+    sleep
+        ->add_option("--idle", parsed_.idle_s,
+                     "once idle for so long: seconds, or 500ms, 10s, 2min "
+                     "(default: 0, after the running pass)")
+        ->transform(AsSeconds())
+        ->check(CLI::Range(0.0, 86400.0));
+    CLI::App* wake =
+        Add("wake",
+            "have a session's sleeping models take device memory again, before "
+            "their next pass; likewise",
+            [this](Connection& daemon, const Output& output) {
+              v1::WakeRequest request;
+              request.set_session_id(parsed_.session);
+              return Wake(daemon, request, output);
+            });
+    for (CLI::App* command : {sleep, wake}) {
+      command
+          ->add_option("SESSION", parsed_.session,
+                       "its number, as `hoistctl sessions` shows it")
+          ->required();
+    }
+  }
+
   void AddRest() {
     CLI::App* load = Add("load", "register a model by path and bring it up",
                          [this](Connection& daemon, const Output& output) {
@@ -465,6 +500,7 @@ class CommandLine {
     end->add_flag("--kill", parsed_.kill,
                   "end its process first; what is stopped or hangs lets go of "
                   "nothing else");
+    AddSleep();
     CLI::App* drain =
         Add("drain", "refuse new work and wait for leases to end",
             [this](Connection& daemon, const Output& output) {

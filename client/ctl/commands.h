@@ -42,6 +42,10 @@ int Evict(Connection& daemon, const v1::EvictRequest& request,
           const Output& output);
 int Share(Connection& daemon, const v1::SetShareRequest& request,
           const Output& output);
+int Sleep(Connection& daemon, const v1::SleepRequest& request,
+          const Output& output);
+int Wake(Connection& daemon, const v1::WakeRequest& request,
+         const Output& output);
 int Drain(Connection& daemon, const v1::DrainRequest& request,
           const Output& output);
 int Watch(Connection& daemon, const Output& output);

@@ -47,9 +47,11 @@ constexpr Printed kPrinted[] = {
     {"reload", "ReloadResponse"},
     {"sessions", "ListSessionsResponse"},
     {"share", "SetShareResponse"},
+    {"sleep", "SleepResponse"},
     {"status", "NodeStatus"},
     {"top", "NodeStatus", true},
     {"unpin", "UnpinResponse"},
+    {"wake", "WakeResponse"},
     {"watch", "Event", true},
 };
 constexpr char kError[] = "error";

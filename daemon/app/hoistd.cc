@@ -298,6 +298,7 @@ absl::Status Hoistd::Parts::StartEngine(std::vector<std::string> notes) {
     served.push_back(absl::StrCat(device->info().name, " ", HumanBytes(pool)));
   }
   parts.node.apart_descriptors = ApartDescriptorLimit();
+  parts.idle_after = config.idle.after;
   parts.node.arenas_evict = config.host.arenas == HostConfig::Arenas::kAbove;
   parts.node.quota = QuotasOf(config, parts.node.host_capacity_bytes,
                               parts.node.device_capacity_bytes);

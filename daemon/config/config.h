@@ -123,6 +123,13 @@ struct QuotaConfig {
   bool operator==(const QuotaConfig&) const = default;
 };
 
+struct IdleConfig {
+  // Infinite, "never": idle plans give way when others need their memory.
+  absl::Duration after = absl::InfiniteDuration();
+
+  bool operator==(const IdleConfig&) const = default;
+};
+
 // A user identified by its socket, whatever uids connect there: for containers,
 // whose workers all have uid 0. Never an admin.
 struct TenantConfig {
@@ -165,6 +172,7 @@ struct Config {
   DiskConfig disk;
   ModelsConfig models;
   QuotaConfig quota;
+  IdleConfig idle;
   MetricsConfig metrics;
   LogConfig log;
   std::vector<TenantConfig> tenants;  // [[tenant]]; at most kMostTenants.

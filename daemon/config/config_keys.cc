@@ -119,6 +119,8 @@ const ConfigKey kKeys[] = {
                                                           kQuotaAllowed),
     Key<Amount, &Config::quota, &QuotaConfig::device_bytes>(
         "quota.device_bytes", kQuotaAllowed),
+    Key<DeadlineOrNever, &Config::idle, &IdleConfig::after>(
+        "idle.after", "\"never\", or a time such as \"60s\", \"1s\" to \"1h\""),
     Key<SocketPathOrNone, &Config::metrics, &MetricsConfig::socket>(
         "metrics.socket",
         "an absolute path of at most 107 bytes, or \"\" for none"),

@@ -243,6 +243,19 @@ bool Deadline::Set(const toml::node& value, absl::Duration* to) {
   return SetDuration(value, absl::Seconds(1), absl::Hours(1), to);
 }
 
+constexpr char kNever[] = "never";
+
+bool DeadlineOrNever::Set(const toml::node& value, absl::Duration* to) {
+  if (TextOf(value) != kNever) return Deadline::Set(value, to);
+  *to = absl::InfiniteDuration();
+  return true;
+}
+
+std::string DeadlineOrNever::Show(absl::Duration value) {
+  return value == absl::InfiniteDuration() ? Quoted(kNever)
+                                           : Deadline::Show(value);
+}
+
 std::optional<uint32_t> CountOf(const toml::node& value, uint32_t least,
                                 uint32_t most) {
   if (!value.is_integer()) return std::nullopt;

@@ -102,6 +102,11 @@ struct Deadline : Latency {
   static bool Set(const toml::node& value, absl::Duration* to);
 };
 
+struct DeadlineOrNever {
+  static bool Set(const toml::node& value, absl::Duration* to);
+  static std::string Show(absl::Duration value);
+};
+
 // nullopt: not a whole number in this range.
 std::optional<uint32_t> CountOf(const toml::node& value, uint32_t least,
                                 uint32_t most);

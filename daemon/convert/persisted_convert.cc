@@ -403,6 +403,7 @@ std::string ToRecord(const PlanRecord& plan) {
   out.set_streamed_bytes(grant.streamed_bytes);
   out.set_lead(grant.lead);
   out.set_gives_way(grant.gives_way);
+  out.set_takes_all(grant.takes_all);
   ShareToProto(plan.share, out.mutable_share());
   out.set_stage_deadline_ms(
       static_cast<uint64_t>(absl::ToInt64Milliseconds(plan.stage_deadline)));
@@ -434,6 +435,7 @@ absl::StatusOr<PlanRecord> PlanFromRecord(PlanId id, absl::string_view bytes) {
   grant.streamed_bytes = in.streamed_bytes();
   grant.lead = in.lead();
   grant.gives_way = in.gives_way();
+  grant.takes_all = in.takes_all();
   HOIST_ASSIGN_OR_RETURN(plan.share, ShareFromProto(in.share()));
   plan.stage_deadline = DeadlineFromProto(in.stage_deadline_ms());
   return plan;

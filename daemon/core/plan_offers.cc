@@ -160,6 +160,7 @@ absl::StatusOr<PlanGrant> PlanOffers::Make(const PlanRequest& asked) const {
   grant.streamed_bytes = plan->streamed_bytes;
   grant.lead = plan->lead;
   grant.gives_way = args.gives_way;
+  grant.takes_all = asked.takes_all();
   return grant;
 }
 

@@ -59,6 +59,12 @@ class PlanOffers {
   // none does. Sessions see `args` alone.
   PlanRoom RoomFor(const PlanRequest& asked,
                    std::optional<ModelId> but = std::nullopt) const;
+  // Changes with the room.
+  uint64_t epoch() const { return space_.epoch(); }
+  // Roughly, for all of the plan's bytes.
+  absl::Duration TimeToBring(const PlanGrant& grant) const {
+    return space_.TimeToBring(grant.ring_bytes + grant.resident_bytes);
+  }
   // With one of `plans` equal shares of the device, if that is enough.
   absl::StatusOr<PlanGrant> CheckShare(const PlanRequest& asked,
                                        uint64_t plans) const;

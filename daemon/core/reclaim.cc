@@ -9,13 +9,8 @@
 namespace hoistd {
 namespace {
 
-// A plan returns its memory after the time that bringing it back would take, as
-// nobody knows its next pass: it then loses at most as much again (ski rental).
-// Links have 12 to 60 GB/s; the shortest time covers the call itself.
-absl::Duration IdleFor(uint64_t bytes) {
-  return std::max(absl::Milliseconds(5),
-                  absl::Seconds(static_cast<double>(bytes) / 16e9));
-}
+// Covers the call itself.
+constexpr absl::Duration kShortestIdle = absl::Milliseconds(5);
 
 bool IsWhole(const PlanRequest& asked, const absl::StatusOr<PlanGrant>& grant) {
   return grant.ok() && (!asked.takes_all() || grant->streamed_bytes == 0);
@@ -93,7 +88,8 @@ std::vector<PlanId> Reclaim::Lenders(const Waiting& waiting) const {
   std::vector<PlanId> lenders;
   for (const auto& [id, plan] : tenure_.plans().standing()) {
     if (plan.ended || !plan.given || !plan.grant.gives_way ||
-        id == args.replaces || plan.grant.device != args.device ||
+        !plan.grant.takes_all || id == args.replaces ||
+        plan.grant.device != args.device ||
         (by_session && plan.session != session) ||
         (by_user && plan.uid != uid)) {
       continue;
@@ -111,8 +107,11 @@ void Reclaim::AskForWish(Waiting& waiting, uint64_t missing,
     const StandingPlan& plan = *tenure_.plans().Find(id);
     waiting.lenders.insert(id);
     bytes += BytesOf(plan.grant);
+    // As nobody knows its next pass: it then loses at most as much again (ski
+    // rental).
     effects.give_way.push_back(
-        {plan.session, id, IdleFor(BytesOf(plan.grant))});
+        {plan.session, id,
+         std::max(kShortestIdle, offers_.TimeToBring(plan.grant))});
   }
 }
 
@@ -124,6 +123,46 @@ bool Reclaim::AskForNeed(Waiting& waiting, Effects& effects) const {
     return true;
   }
   return false;
+}
+
+void Reclaim::Grow(Effects& effects) {
+  // Those that wait come first.
+  if (!waiting_.empty() || looked_at_ == offers_.epoch()) return;
+  looked_at_ = offers_.epoch();
+  for (const auto& [id, plan] : tenure_.plans().standing()) {
+    const PlanGrant& grant = plan.grant;
+    if (plan.ended || !plan.given || !grant.gives_way || !grant.takes_all) {
+      continue;
+    }
+    const std::pair key(plan.session, grant.model);
+    if (grant.streamed_bytes == 0) {
+      grown_.erase(key);
+      continue;
+    }
+    PlanRequest anew = {plan.session,
+                        {.model = grant.model, .device = grant.device}};
+    anew.args.replaces = id;
+    const uint64_t room = offers_.RoomFor(anew).least();
+    // A small gain is not worth a new plan.
+    if (room < BytesOf(grant) + grant.streamed_bytes / 4) continue;
+    uint64_t& before = grown_[key];
+    if (room <= before) continue;
+    before = room;
+    effects.give_way.push_back({plan.session, id, absl::ZeroDuration()});
+  }
+}
+
+PlanTotals Reclaim::Ask(SessionId session, absl::Duration idle,
+                        Effects& effects) const {
+  PlanTotals totals;
+  for (const auto& [id, plan] : tenure_.plans().standing()) {
+    if (plan.ended || plan.session != session) continue;
+    const bool heeds = plan.given && plan.grant.gives_way;
+    ++(heeds ? totals.asked : totals.kept);
+    (heeds ? totals.asked_bytes : totals.kept_bytes) += BytesOf(plan.grant);
+    if (heeds) effects.give_way.push_back({session, id, idle});
+  }
+  return totals;
 }
 
 uint64_t Reclaim::PlansBeside(const Waiting& waiting) const {
@@ -144,6 +183,9 @@ bool Reclaim::Awaits(const Waiting& waiting) const {
 void Reclaim::Leave(SessionId session) {
   std::erase_if(waiting_, [&](const auto& entry) {
     return entry.second.asked.session == session;
+  });
+  std::erase_if(grown_, [&](const auto& entry) {
+    return entry.first.first == session;
   });
 }
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -27,7 +28,10 @@ class Tenure;
 // A plan that cannot be granted at all has a need. After the same wish it asks
 // one plan after another to end with its pass, until its deadline. It then gets
 // no more than an equal share, or the two would take all from each other in
-// every pass.
+// every pass. A plan with a budget of its own gives way to admins alone.
+//
+// A plan that was granted in part is asked to end with its pass once there is
+// room for more of it: its next pass sets it anew, with all that is free.
 //
 // Threads:  one at a time.
 // Owns:     the waiting requests. Borrows the rest, which must outlive it.
@@ -55,6 +59,12 @@ class Reclaim {
   // A request that need not wait any longer. The grant is to be made before the
   // next one is decided.
   std::optional<Decided> Next(absl::Time now, Effects& effects);
+  // Asks plans that were granted in part to end, if they would get more.
+  void Grow(Effects& effects);
+  // Asks the session's plans to end once idle for so long, whoever needs their
+  // memory.
+  PlanTotals Ask(SessionId session, absl::Duration idle,
+                 Effects& effects) const;
   // The session is over, with its requests.
   void Leave(SessionId session);
   bool empty() const { return waiting_.empty(); }
@@ -80,6 +90,9 @@ class Reclaim {
   const Tenure& tenure_;
   const PlanOffers offers_;
   std::map<RequestId, Waiting> waiting_;
+  // Of plans that were asked to grow: the room then. Only more of it helps.
+  std::map<std::pair<SessionId, ModelId>, uint64_t> grown_;
+  uint64_t looked_at_ = 0;  // The offers' epoch.
 };
 
 }  // namespace hoistd

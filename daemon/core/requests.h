@@ -267,7 +267,7 @@ struct SetPlanArgs {
   std::optional<PlanId> replaces;
   absl::Duration stage_deadline = absl::Seconds(60);
   ShareOptions share;
-  bool gives_way = false;  // The session heeds GiveWay.
+  bool gives_way = false;  // The session heeds GiveWay and Wake.
 };
 
 // A session's request for a plan.
@@ -278,12 +278,25 @@ struct PlanRequest {
   bool takes_all() const { return args.budget_bytes == 0; }  // That is free.
 };
 
-// Asks a session for the memory of a plan that gives way, since others need it:
-// once no pass has used the plan for `idle`, the session ends it.
+// Asks a session for the memory of a plan that gives way: once no pass has used
+// the plan for `idle`, the session ends it.
 struct GiveWay {
   SessionId session;
   PlanId plan;
   absl::Duration idle;
+};
+
+// Asks a session whose plans gave way to set them again.
+struct Wake {
+  SessionId session;
+};
+
+// Plans that were asked to give way, and those that do not.
+struct PlanTotals {
+  uint32_t asked = 0;
+  uint64_t asked_bytes = 0;  // Of the device.
+  uint32_t kept = 0;
+  uint64_t kept_bytes = 0;
 };
 
 struct ClearPlanArgs {
@@ -313,6 +326,7 @@ struct PlanGrant {
   uint64_t streamed_bytes = 0;  // Per pass.
   uint32_t lead = 0;
   bool gives_way = false;
+  bool takes_all = false;  // The request named no budget.
   std::vector<SlabUse> new_slabs;  // Of the ring: Tenure::GiveSlabs.
 };
 

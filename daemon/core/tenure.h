@@ -110,6 +110,7 @@ class Tenure {
     return std::min(plans_.NextDeadline(), reclaim_.NextDeadline());
   }
   const PlanOffers& offers() const { return reclaim_.offers(); }
+  const Reclaim& reclaim() const { return reclaim_; }
   // Once there is memory for all of the waiting plan, gives its ring space; the
   // plan then stands as `id`. Returns what happened; nullopt: nothing.
   std::optional<NodeEvent> AdvancePlan(RequestId request, PlanId id,

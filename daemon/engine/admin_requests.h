@@ -30,6 +30,26 @@ struct EndSessionArgs {
   SessionId session;
 };
 
+// Asks the session's plans to give way once no pass has used them for `idle`.
+// Answered at once. NotFound: no session visible to `asker`.
+// FailedPrecondition: none of its plans does, and why.
+struct SleepArgs {
+  using Result = PlanTotals;
+
+  Peer asker;  // As EndSessionArgs.
+  SessionId session;
+  absl::Duration idle;
+};
+
+// Asks a session whose plans gave way to set them again. NotFound,
+// FailedPrecondition: as EndSessionArgs.
+struct WakeArgs {
+  using Result = void;
+
+  Peer asker;  // As EndSessionArgs.
+  SessionId session;
+};
+
 struct SnapshotArgs {
   using Result = NodeSnapshot;
 };
@@ -117,9 +137,9 @@ struct UnsubscribeArgs {
 
 // All requests of admins, as SessionRequest.
 using AdminRequest =
-    std::variant<EndSessionArgs, SnapshotArgs, ExplainArgs, LoadArgs, CheckArgs,
-                 PinArgs, UnpinArgs, EvictArgs, SetShareArgs, SetDrainingArgs,
-                 SubscribeArgs, UnsubscribeArgs>;
+    std::variant<EndSessionArgs, SleepArgs, WakeArgs, SnapshotArgs, ExplainArgs,
+                 LoadArgs, CheckArgs, PinArgs, UnpinArgs, EvictArgs,
+                 SetShareArgs, SetDrainingArgs, SubscribeArgs, UnsubscribeArgs>;
 
 }  // namespace hoistd
 

@@ -47,6 +47,8 @@ struct EngineParts {
   const Clock* clock = nullptr;
   SourceFileOptions files;
   std::string version;
+  // Plans that took all that was free give way once idle for so long.
+  absl::Duration idle_after = absl::InfiniteDuration();
   std::vector<std::string> notes;  // For `status`.
   // Holds state for hoistd's successor; from now on only the engine uses it.
   // nullptr: nothing outlives hoistd.
@@ -181,6 +183,7 @@ class Engine final : public EngineApi, private Loop {
                  Effects& effects);
   void OpenLane(SessionId session, const SetPlanArgs& args, PlanGrant grant,
                 Done<OpenedPlan> done);
+  void Opened(SessionId session, OpenedPlan plan, Done<OpenedPlan> done);
   static LaneSpec SpecOf(const PlanRecord& record);
   void LaneOpened(const PlanGrant& grant, const ShareOptions& share,
                   Effects& effects);
@@ -210,6 +213,11 @@ class Engine final : public EngineApi, private Loop {
   void Start(Call<CheckArgs> call, Effects& effects);
   void Start(Call<PinArgs> call, Effects& effects);
   NodeSnapshot Snapshot();
+  // The session, if its client listens. NotFound, FailedPrecondition.
+  absl::StatusOr<SessionSnapshot> LookAtListener(SessionId session,
+                                                 const Peer& asker) const;
+  absl::StatusOr<PlanTotals> Sleep(const SleepArgs& args, Effects& effects);
+  absl::Status Wake(const WakeArgs& args);
   absl::StatusOr<CopyTotals> Unpin(const CopySelector& which, Effects& effects);
   absl::StatusOr<CopyTotals> Evict(const EvictArgs& args, Effects& effects);
   absl::StatusOr<ShareChanged> SetShare(const SetShareArgs& args);
@@ -236,6 +244,8 @@ class Engine final : public EngineApi, private Loop {
   void Refused(const absl::Status& status);
   LinkSnapshot SnapshotLink(DeviceIndex device) const;
   void Carry(Effects effects);
+  // Nothing if its client does not listen.
+  void Say(SessionId session, const SessionWord& word);
   void ReportSpillFailure(const NodeEvent& event);
   void LogAnswer(const Answer& answer, const Pending& asked);
   RequestId Await(SessionId session, OnReply on_reply, TracedWait waits = {});

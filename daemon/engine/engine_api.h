@@ -53,9 +53,10 @@ using SessionCall = CallsTo<SessionRequest>::Any;
 using AdminCall = CallsTo<AdminRequest>::Any;
 
 // Sent to a session unasked. SlabAsk: close these slabs; SlabsClosed answers
-// it. GiveWay: end this plan once it is idle. Status: why the session must end;
-// its client releases its holdings and closes.
-using SessionWord = std::variant<SlabAsk, GiveWay, absl::Status>;
+// it. GiveWay: end this plan once it is idle. Wake: set those plans again.
+// Status: why the session must end; its client releases its holdings and
+// closes.
+using SessionWord = std::variant<SlabAsk, GiveWay, Wake, absl::Status>;
 using OnSessionWord = absl::AnyInvocable<void(const SessionWord&)>;
 
 // Threads:  thread-safe; every call returns at once. Callbacks run once each,

@@ -91,9 +91,8 @@ void Engine::OpenLane(SessionId session, const SetPlanArgs& args,
   if (record.grant.lane_order.empty()) {
     KeepPlan(record, {});
     node_.tenure().GiveSlabs(record.grant.id);  // None; it knows its plan.
-    OpenedPlan opened;
-    opened.grant = std::move(record.grant);
-    return done(std::move(opened));
+    return Opened(record.session, {.grant = std::move(record.grant)},
+                  std::move(done));
   }
   Streamer& streamer = StreamerOf(record.grant.device);
   LaneSpec spec = SpecOf(record);
@@ -121,9 +120,17 @@ void Engine::OpenLane(SessionId session, const SetPlanArgs& args,
           opened.grant.new_slabs = node_.tenure().GiveSlabs(plan);
           opened.lane = std::move(share->memory);
           opened.wake = std::move(share->wake);
-          done(std::move(opened));
+          Opened(record.session, std::move(opened), std::move(done));
         });
       });
+}
+
+void Engine::Opened(SessionId session, OpenedPlan plan, Done<OpenedPlan> done) {
+  const GiveWay ask = {session, plan.grant.id, parts_.idle_after};
+  const bool sleeps = plan.grant.gives_way && plan.grant.takes_all &&
+                      ask.idle < absl::InfiniteDuration();
+  done(std::move(plan));
+  if (sleeps) Say(session, ask);  // Once its client knows the plan.
 }
 
 void Engine::LaneOpened(const PlanGrant& grant, const ShareOptions& share,

@@ -235,6 +235,51 @@ Reactor* AdminService::EndSession(Context* context,
       SessionId(request->session_id()), deadline, response);
 }
 
+Reactor* AdminService::Sleep(Context* context, const pb::SleepRequest* request,
+                             pb::SleepResponse* response) {
+  auto call = UnaryCall<pb::SleepResponse>::Start(response);
+  absl::StatusOr<AdminAct> act = env_->ActOf(
+      *context, "sleep", absl::StrCat("session ", request->session_id()));
+  if (!act.ok()) {
+    call->Fail(act.status());
+    return call.get();
+  }
+  const Peer peer = act->who();
+  env_->engine.Ask(
+      SleepArgs{peer, SessionId(request->session_id()),
+                DeadlineFromProto(request->idle_ms())},
+      Audited<PlanTotals>(
+          *std::move(act), [call](absl::StatusOr<PlanTotals> totals) {
+            if (!totals.ok()) return call->Fail(totals.status());
+            pb::SleepResponse out;
+            out.set_plans(totals->asked);
+            out.set_bytes(totals->asked_bytes);
+            out.set_kept_plans(totals->kept);
+            out.set_kept_bytes(totals->kept_bytes);
+            call->Reply(std::move(out));
+          }));
+  return call.get();
+}
+
+Reactor* AdminService::Wake(Context* context, const pb::WakeRequest* request,
+                            pb::WakeResponse* response) {
+  auto call = UnaryCall<pb::WakeResponse>::Start(response);
+  absl::StatusOr<AdminAct> act = env_->ActOf(
+      *context, "wake", absl::StrCat("session ", request->session_id()));
+  if (!act.ok()) {
+    call->Fail(act.status());
+    return call.get();
+  }
+  const Peer peer = act->who();
+  env_->engine.Ask(WakeArgs{peer, SessionId(request->session_id())},
+                   [call, act = *std::move(act)](absl::Status status) {
+                     act.Ended(status);
+                     if (!status.ok()) return call->Fail(std::move(status));
+                     call->Reply({});
+                   });
+  return call.get();
+}
+
 Reactor* AdminService::SetShare(Context* context,
                                 const pb::SetShareRequest* request,
                                 pb::SetShareResponse* response) {

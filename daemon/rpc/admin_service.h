@@ -11,7 +11,8 @@ namespace hoistd {
 
 // Serves hoist.v1.Admin from the engine, and from the daemon itself
 // (control_calls.cc). Every method requires an admin, except ListSessions,
-// ListPlans and EndSession: other users may call them on their own sessions.
+// ListPlans, EndSession, Sleep and Wake: other users may call them on their own
+// sessions.
 //
 // Threads:  gRPC's; nothing here waits.
 class AdminService final : public hoist::v1::Admin::CallbackService {
@@ -41,6 +42,12 @@ class AdminService final : public hoist::v1::Admin::CallbackService {
       grpc::CallbackServerContext* context,
       const hoist::v1::EndSessionRequest* request,
       hoist::v1::EndSessionResponse* response) override;
+  grpc::ServerUnaryReactor* Sleep(grpc::CallbackServerContext* context,
+                                  const hoist::v1::SleepRequest* request,
+                                  hoist::v1::SleepResponse* response) override;
+  grpc::ServerUnaryReactor* Wake(grpc::CallbackServerContext* context,
+                                 const hoist::v1::WakeRequest* request,
+                                 hoist::v1::WakeResponse* response) override;
   grpc::ServerUnaryReactor* ListPlans(
       grpc::CallbackServerContext* context,
       const hoist::v1::ListPlansRequest* request,

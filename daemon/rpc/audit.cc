@@ -21,6 +21,11 @@ std::string AuditText(const CopyTotals& totals) {
   return text;
 }
 
+std::string AuditText(const PlanTotals& totals) {
+  return absl::StrCat("plans=", totals.asked, " bytes=", totals.asked_bytes,
+                      " kept=", totals.kept);
+}
+
 std::string AuditText(const LoadProgress& progress) {
   return absl::StrCat("groups=", progress.done_groups,
                       " bytes=", progress.done_bytes,

@@ -17,6 +17,7 @@ std::string AuditText(const CopyTotals& totals);
 std::string AuditText(const LoadProgress& progress);
 std::string AuditText(const CheckProgress& progress);
 std::string AuditText(const ShareChanged& changed);
+std::string AuditText(const PlanTotals& totals);
 std::string AuditText(const SessionSnapshot& ended);
 
 // One administrative act of a peer. Its end writes one line to the log:

@@ -143,6 +143,11 @@ Fds Write(const GiveWay& asked, pb::DaemonMessage& message) {
   return {};
 }
 
+Fds Write(const Wake&, pb::DaemonMessage& message) {
+  message.mutable_wake();
+  return {};
+}
+
 }  // namespace
 
 absl::StatusOr<Owned<LeaseGrant>> Own(LeaseGrant grant) {

@@ -58,12 +58,12 @@ absl::StatusOr<Result> Own(Result result) {
   return result;
 }
 
-// The body of an OK. SlabAsk and GiveWay answer no request: hoistd asks the
-// client.
+// The body of an OK. SlabAsk, GiveWay and Wake answer no request: hoistd asks
+// the client.
 using ReplyBody =
     std::variant<std::monostate, ModelPtr, Owned<LeaseGrant>, Owned<PlanGrant>,
                  Owned<ArenaGrant>, OpenedPermit, Resumed,
-                 std::vector<GroupHeat>, SlabAsk, GiveWay>;
+                 std::vector<GroupHeat>, SlabAsk, GiveWay, Wake>;
 
 // A message that an I/O helper received, because it has descriptors.
 struct TakenIn {

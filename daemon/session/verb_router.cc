@@ -26,6 +26,7 @@ OnSessionWord WordsTo(MailboxPtr mailbox, ConnectionId connection) {
     reply.ticket = {.connection = connection, .admitted = false};
     std::visit(Overloaded{[&](const SlabAsk& ask) { reply.body = ask; },
                           [&](const GiveWay& ask) { reply.body = ask; },
+                          [&](const Wake& ask) { reply.body = ask; },
                           [&](const absl::Status& why) {
                             reply.status = why;
                             reply.fatal = true;

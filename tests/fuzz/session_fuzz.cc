@@ -80,6 +80,7 @@ class Engine final : public EngineApi {
     if (args.closes_slabs) {
       on_word(SlabAsk{SessionId(1), DeviceIndex(0), 1, {SlabId(1)}});
       on_word(GiveWay{SessionId(1), PlanId(1), absl::Milliseconds(5)});
+      on_word(Wake{SessionId(1)});
     }
     done(SessionId(1));
   }
@@ -198,7 +199,8 @@ void Serve(const pb::ClientMessage& message, std::vector<hoist::UniqueFd> fds) {
   size_t answers = 0;
   for (Reply& reply : replies) {
     const bool asks = std::holds_alternative<SlabAsk>(reply.body) ||
-                      std::holds_alternative<GiveWay>(reply.body);
+                      std::holds_alternative<GiveWay>(reply.body) ||
+                      std::holds_alternative<Wake>(reply.body);
     answers += asks ? 0 : 1;
     hoist::Packet packet;
     packet.body = EncodeReply(std::move(reply)).body;

@@ -236,6 +236,7 @@ CALLS: dict[str, tuple[Any, list[Any]]] = {
     "session_close": (None, [c.c_void_p]),
     "session_free": (None, [c.c_void_p]),
     "session_check": (c.c_int, [c.c_void_p, c.POINTER(c.c_void_p)]),
+    "session_wake_fd": (c.c_int, [c.c_void_p]),
     "session_id": (c.c_uint64, [c.c_void_p]),
     "session_daemon_version": (c.c_char_p, [c.c_void_p]),
     "session_device_count": (c.c_size_t, [c.c_void_p]),

@@ -166,7 +166,7 @@ class Plan:
     """
 
     def __init__(self, session: Any, model: Model, handle: c.c_void_p) -> None:
-        self._session = session  # Keeps it alive.
+        self.session = session  # Keeps it alive.
         self._handle = handle
         self._free: Any = lib.load().hoist_plan_free
         self._reading = threading.Lock()  # Of facts: others may close it.

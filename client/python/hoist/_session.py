@@ -139,6 +139,13 @@ class Session:
         message."""
         call("session_check", self._handle)
 
+    @property
+    def wake_fd(self) -> int:
+        """An eventfd of the session, readable after hoistd has asked for the
+        plans that gave way (`hoistctl wake`); its reader resets it. -1: no
+        descriptor is left."""
+        return int(ask("session_wake_fd", self._handle))
+
     def reconnect(self) -> Session:
         """A session with the hoistd at the same socket: this one while it
         lives, else a new one that all callers share, without this one's models,
@@ -276,8 +283,8 @@ class Session:
         deadline: seconds to wait for space; 0: fail at once.
         learn: `order` is valid only until the first Plan.end_pass; the order is
             then learned from that pass.
-        gives_way: while the budget is 0, hoistd may ask for the plan's memory;
-            see PlanInfo.
+        gives_way: hoistd may ask for the plan's memory: for an admin and, while
+            the budget is 0, for others; see PlanInfo.
         terms: see PlanTerms.
         """
         options = sized(_c.PlanOptions)

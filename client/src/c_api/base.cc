@@ -151,6 +151,10 @@ int hoist_session_check(const hoist_session* session, hoist_error** error) {
                  [&]() -> Status { return session->session->Check(); });
 }
 
+int hoist_session_wake_fd(const hoist_session* session) {
+  return session == nullptr ? -1 : session->session->plans().WakeFd();
+}
+
 uint64_t hoist_session_id(const hoist_session* session) {
   return session == nullptr ? 0 : session->session->id();
 }

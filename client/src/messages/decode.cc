@@ -367,6 +367,10 @@ Status DecodeBody(const Hoist__V1__DaemonMessage& in,
           GiveWay{in.give_way->id, std::chrono::milliseconds(std::min<uint64_t>(
                                        in.give_way->idle_ms, 86'400'000))});
       return Status();
+    case HOIST__V1__DAEMON_MESSAGE__BODY_WAKE:
+      if (in.request_id != 0) return Malformed("an ask that is a reply");
+      reply->body = DaemonAsk(Wake{});
+      return Status();
     case HOIST__V1__DAEMON_MESSAGE__BODY_RESUMED:
       if (in.request_id != 0) return Malformed("a notice that is a reply");
       reply->body = Resumed{in.resumed->number};

@@ -161,13 +161,16 @@ struct SlabAsk {
   std::vector<uint64_t> slabs;  // Their ids.
 };
 
-// Others need the memory of this plan, once it is idle for so long.
+// hoistd asks for the memory of this plan, once it is idle for so long.
 struct GiveWay {
   uint64_t plan = 0;
   std::chrono::milliseconds idle{0};
 };
 
-using DaemonAsk = std::variant<SlabAsk, GiveWay>;
+// hoistd asks for the plans that gave way to be set again.
+struct Wake {};
+
+using DaemonAsk = std::variant<SlabAsk, GiveWay, Wake>;
 
 // hoistd died, and its successor resumes the session.
 struct Resumed {

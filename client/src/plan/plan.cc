@@ -86,7 +86,7 @@ Status Plan::Set(const std::vector<uint32_t>& order, uint64_t budget_bytes,
   request.replaces = replaces;
   request.stage_deadline_ms = options_.stage_deadline_ms;
   request.share = &share;
-  request.gives_way = options_.gives_way != 0 && budget_bytes == 0;
+  request.gives_way = options_.gives_way != 0;
   Result<PlanGrant> grant = session_->SetPlan(request);
   if (!grant.ok()) {
     const Code code = grant.status().code();

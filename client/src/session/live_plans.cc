@@ -1,5 +1,7 @@
 #include "client/src/session/live_plans.h"
 
+#include <sys/eventfd.h>
+
 #include <utility>
 
 namespace hoist {
@@ -35,6 +37,17 @@ void LivePlans::Watch(uint64_t id, std::function<void()> told) {
   if (live == live_.end()) return;
   live->second.told = std::move(told);
   if (live->second.idle.has_value()) live->second.told();
+}
+
+void LivePlans::AskedToWake() {
+  const MutexLock lock(mu_);
+  if (wake_.valid()) eventfd_write(wake_.get(), 1);
+}
+
+int LivePlans::WakeFd() {
+  const MutexLock lock(mu_);
+  if (!wake_.valid()) wake_ = UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  return wake_.get();
 }
 
 void LivePlans::Describe(hoist_plan_info* info) const {

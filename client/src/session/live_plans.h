@@ -12,6 +12,7 @@
 #include "client/src/messages/messages.h"
 #include "hoist/c/plan.h"
 #include "hoist/shared/mutex.h"
+#include "hoist/shared/unique_fd.h"
 
 namespace hoist {
 
@@ -27,6 +28,10 @@ class LivePlans {
   // Calls `told` at each later ask, and now if there was one. It must neither
   // block nor call this object; not called after Forget has returned.
   void Watch(uint64_t id, std::function<void()> told);
+  // hoistd asks for the plans that gave way.
+  void AskedToWake();
+  // Readable after each such ask; its reader resets it. -1: no descriptor.
+  int WakeFd();
   // Sets `asked_to_give_way` and `idle_ms`.
   void Describe(hoist_plan_info* info) const;
 
@@ -38,6 +43,7 @@ class LivePlans {
 
   mutable Mutex mu_;
   std::map<uint64_t, Live> live_ HOIST_GUARDED_BY(mu_);
+  UniqueFd wake_ HOIST_GUARDED_BY(mu_);  // An eventfd, once it is asked for.
 };
 
 }  // namespace hoist

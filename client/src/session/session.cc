@@ -201,7 +201,8 @@ void Session::GiveBack(const Reply& reply) {
 
 void Session::OnAsk(const DaemonAsk& ask) {
   if (const auto* slabs = std::get_if<SlabAsk>(&ask)) return CloseSlabs(*slabs);
-  plans_.Asked(std::get<GiveWay>(ask));
+  if (const auto* plan = std::get_if<GiveWay>(&ask)) return plans_.Asked(*plan);
+  plans_.AskedToWake();
 }
 
 // hoistd asks for slabs that no lease or plan of this session uses; if it errs,

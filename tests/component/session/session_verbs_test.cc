@@ -234,6 +234,16 @@ TEST_F(SessionVerbs, APlanIsAskedToGiveWay) {
   EXPECT_EQ(asked->message.give_way().idle_ms(), 30u);
 }
 
+TEST_F(SessionVerbs, ASessionIsAskedToWake) {
+  RawSession session(path());
+  ASSERT_EQ(session.Open().message.code(), 0);
+  engine().Say(Wake{SessionId(2)});
+  const auto asked = session.Receive();
+  ASSERT_TRUE(asked.has_value());
+  EXPECT_EQ(asked->message.request_id(), 0u);
+  EXPECT_TRUE(asked->message.has_wake());
+}
+
 TEST_F(SessionVerbs, OnlyWhoSaysSoIsAskedToCloseSlabs) {
   RawSession closer(path());
   hoist::v1::ClientMessage open;

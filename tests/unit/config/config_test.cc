@@ -78,6 +78,8 @@ held_bytes = "50%"
 published_bytes = "3GiB"
 host_bytes = "70%"
 device_bytes = 4096
+[idle]
+after = "90s"
 [metrics]
 socket = "/tmp/m.sock"
 listen = "127.0.0.2:9464"
@@ -150,6 +152,7 @@ TEST(Config, ReadsEveryKey) {
   EXPECT_EQ(config.server.group, "");
   EXPECT_EQ(config.server.admin_group, "wheel");
   EXPECT_EQ(config.server.max_sessions, 64u);
+  EXPECT_EQ(config.idle.after, absl::Seconds(90));
   EXPECT_EQ(config.device.backend, DeviceConfig::Backend::kEmulated);
   EXPECT_EQ(config.device.share, DeviceConfig::Share::kIpc);
   EXPECT_EQ(config.device.pool_bytes, uint64_t{2} << 30);
@@ -240,6 +243,8 @@ INSTANTIATE_TEST_SUITE_P(
                 "x.toml:2: device.emulated.link: ", "\"55GB/s\""},
         Refusal{"[device.emulated]\nlatency = \"-1s\"\n",
                 "x.toml:2: device.emulated.latency: ", "\"10us\""},
+        Refusal{"[idle]\nafter = \"2h\"\n",
+                "x.toml:2: idle.after: ", "\"never\", or a time"},
         Refusal{"[host]\nin_place = \"some\"\n",
                 "x.toml:2: host.in_place: ", "or \"auto\""},
         Refusal{"[host]\ntouch_threads = 1.5\n",

@@ -113,6 +113,38 @@ TEST(AdminAccess, WhoEndsASessionIsKnownToTheEngine) {
   EXPECT_EQ(ended.session().leases(), 3u);
 }
 
+TEST(AdminAccess, WhoHasASessionSleepOrWakeIsKnownToTheEngine) {
+  testing::StrangersAdmin admin;
+  admin.engine().verb<SleepArgs>().Answer([](auto call) {
+    EXPECT_EQ(call.args.session, SessionId(7));
+    EXPECT_EQ(call.args.asker.uid, User(1234));
+    EXPECT_FALSE(call.args.asker.admin);
+    EXPECT_EQ(call.args.idle, absl::Milliseconds(250));
+    call.done(PlanTotals{
+        .asked = 2, .asked_bytes = 5, .kept = 1, .kept_bytes = 3});
+  });
+  admin.engine().verb<WakeArgs>().Answer([](auto call) {
+    EXPECT_EQ(call.args.session, SessionId(7));
+    EXPECT_EQ(call.args.asker.uid, User(1234));
+    call.done(absl::NotFoundError("no session"));
+  });
+  grpc::ClientContext sleeping, waking;
+  v1::SleepRequest sleep;
+  sleep.set_session_id(7);
+  sleep.set_idle_ms(250);
+  v1::SleepResponse asleep;
+  ASSERT_TRUE(admin->Sleep(&sleeping, sleep, &asleep).ok());
+  EXPECT_EQ(asleep.plans(), 2u);
+  EXPECT_EQ(asleep.bytes(), 5u);
+  EXPECT_EQ(asleep.kept_plans(), 1u);
+  EXPECT_EQ(asleep.kept_bytes(), 3u);
+  v1::WakeRequest wake;
+  wake.set_session_id(7);
+  v1::WakeResponse awake;
+  EXPECT_EQ(admin->Wake(&waking, wake, &awake).error_code(),
+            grpc::StatusCode::NOT_FOUND);
+}
+
 TEST(AdminAccess, AnEndThatDoesNotComeIsLateAndSaysWhatWouldDo) {
   testing::StrangersAdmin admin;
   grpc::ClientContext context;

@@ -64,8 +64,8 @@ typedef struct hoist_plan_options {
   /* 1: `order` applies only until another is learned, from the pass that the
    * first hoist_plan_end_pass ends. */
   int learn;
-  /* 1: the plan gives way while its budget is 0: hoistd asks for its memory
-   * when others need it; see hoist_plan_info. */
+  /* 1: the plan gives way: hoistd asks for its memory, for an admin and, while
+   * its budget is 0, when others need it; see hoist_plan_info. */
   int gives_way;
 } hoist_plan_options;
 

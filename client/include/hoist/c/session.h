@@ -50,6 +50,10 @@ HOIST_API void hoist_session_free(hoist_session* session);
  * Sends no message; hoistd's end is noticed at once. */
 HOIST_API int hoist_session_check(const hoist_session* session,
                                   hoist_error** error);
+/* An eventfd, readable after hoistd has asked the client to set the plans that
+ * gave way again (`hoistctl wake`); its reader resets it. It is the session's,
+ * which closes it. -1: no descriptor is left. */
+HOIST_API int hoist_session_wake_fd(const hoist_session* session);
 /* hoistd's number of the session. */
 HOIST_API uint64_t hoist_session_id(const hoist_session* session);
 /* hoistd's version, "0.1.0". */

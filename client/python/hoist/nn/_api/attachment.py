@@ -431,6 +431,11 @@ class Attachment(NotCopied):
                 "needs its memory; hoist.detach(module) ends both")
         self.give_back()
 
+    @property
+    def sleeps(self) -> bool:
+        """It has no device memory, until its next pass."""
+        return self._place is None
+
     def wake(self) -> None:
         with self.passes.between("wake it"):
             self.renew()

@@ -25,6 +25,16 @@ class Lender:
             idle = info.idle_ms / 1000
             self._attachment.passes.once_free(lambda: self._give_way(idle))
 
+    def wake(self) -> None:
+        """Plans again, and copies; a pass waits for that."""
+        attachment = self._attachment
+        if attachment.ended or not attachment.sleeps:
+            return
+        with attachment.passes.between("wake it"):
+            attachment.wake()
+            part = attachment.parts[0]
+            part.synchronize([part.stream()])
+
     def _give_way(self, idle: float) -> None:
         """Nothing has the turn. Another look follows while it is in use."""
         attachment = self._attachment
@@ -44,8 +54,8 @@ class Lender:
 
 
 def lend(attachment: Attachment) -> None:
-    """Its plans, which follow, give way under the default budget. Neither groups
-    on several devices nor pieces in place do."""
+    """Its plans, which follow, give way. Neither groups on several devices nor
+    pieces in place do."""
     if len(attachment.parts) == 1 and attachment.passes.in_place is None:
         attachment.planning.lender = Lender(attachment)
 

@@ -2,7 +2,8 @@
 
 A module with the default budget has all that was free when it was planned. When
 others need that memory, hoistd asks for it; see hoist_plan_info. An idle module
-returns it, and has what is free then in its next pass.
+returns it, and has what is free then in its next pass. `hoistctl sleep` asks for
+the memory of each module, and `hoistctl wake` has them plan again before that.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ import select
 import threading
 import time
 import weakref
-from typing import Protocol
+from typing import Callable, Protocol
 
 from ..._errors import HoistError
 from ..._plan import Plan
+from ..._session import Session
 
 log = logging.getLogger("hoist.nn")
 
@@ -29,13 +31,20 @@ class Lender(Protocol):
     def consider(self) -> None:
         """hoistd may have asked for the plan. Must not block."""
 
+    def wake(self) -> None:
+        """hoistd asks it to plan again. It has a thread for that."""
+
 
 class _Asks:
     """Threads: any; one thread of its own, begun with the first plan."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._plans: dict[int, weakref.ref[Lender]] = {}  # By descriptor.
+        # By descriptor: called when it is readable.
+        self._told: dict[int, Callable[[], None]] = {}
+        # By session: those that it may ask to wake.
+        self._sleepers: weakref.WeakKeyDictionary[
+            Session, weakref.WeakSet[Lender]] = weakref.WeakKeyDictionary()
         self._due: list[tuple[float, weakref.ref[Lender]]] = []
         self._gone: collections.deque[int] = collections.deque()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -43,11 +52,24 @@ class _Asks:
 
     def add(self, plan: Plan, lender: Lender) -> None:
         """Until the plan's object is collected."""
-        fd = os.dup(plan.event_fd)  # The plan closes its own.
+        ref = weakref.ref(lender)
+        self._listen(plan, plan.event_fd, lambda: self._consider(ref))
+        session = plan.session
         with self._lock:
-            self._plans[fd] = weakref.ref(lender)
-        weakref.finalize(plan, self._forget, fd).atexit = False
+            is_new = session not in self._sleepers
+            sleepers = self._sleepers.setdefault(session, weakref.WeakSet())
+            sleepers.add(lender)
+        if is_new:
+            self._listen(session, session.wake_fd, lambda: _wake(sleepers))
         self._begin()
+
+    def _listen(self, owner: object, event_fd: int,
+                told: Callable[[], None]) -> None:
+        """Until the owner is collected, which closes its own descriptor."""
+        fd = os.dup(event_fd)
+        with self._lock:
+            self._told[fd] = told
+        weakref.finalize(owner, self._forget, fd).atexit = False
 
     def look_again(self, lender: Lender, seconds: float) -> None:
         """Calls `consider` after that time."""
@@ -67,7 +89,7 @@ class _Asks:
 
     def _forget(self, fd: int) -> None:
         """A finalizer: it may run within any code, also under the lock."""
-        self._plans.pop(fd, None)
+        self._told.pop(fd, None)
         self._gone.append(fd)
         os.eventfd_write(self._wake, 1)
 
@@ -76,7 +98,7 @@ class _Asks:
             while self._gone:  # Here alone, so that no number is polled anew.
                 os.close(self._gone.popleft())
             with self._lock:
-                fds = list(self._plans)
+                fds = list(self._told)
                 now = time.monotonic()
                 due = [ref for at, ref in self._due if at <= now]
                 self._due = [one for one in self._due if one[0] > now]
@@ -92,9 +114,9 @@ class _Asks:
             for fd, _ in poll.poll(wait):
                 with contextlib.suppress(OSError):  # Read, or closed.
                     os.eventfd_read(fd)
-                asked = self._plans.get(fd)
-                if asked is not None:
-                    self._consider(asked)
+                told = self._told.get(fd)
+                if told is not None:
+                    told()
 
     @staticmethod
     def _consider(ref: weakref.ref[Lender]) -> None:
@@ -107,6 +129,23 @@ class _Asks:
             log.debug("a plan does not give way: %s", error.message)
         except Exception:  # The thread serves others, too.
             log.exception("a plan does not give way")
+
+
+def _wake(sleepers: weakref.WeakSet[Lender]) -> None:
+    """In a thread: a plan may wait for others of this process to give way."""
+    def work() -> None:
+        for lender in list(sleepers):
+            try:
+                lender.wake()
+            except HoistError as error:
+                log.warning("a module stays asleep: %s", error.message)
+            except Exception:  # Others wake all the same.
+                log.exception("a module stays asleep")
+
+    try:
+        threading.Thread(target=work, name="hoist-wake", daemon=True).start()
+    except RuntimeError as error:
+        log.warning("nothing wakes: %s", error)
 
 
 _asks: _Asks | None = None

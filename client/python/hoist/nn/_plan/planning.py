@@ -112,9 +112,13 @@ class Planning:
 
     @property
     def gives_way(self) -> bool:
-        """hoistd may ask for the plans: they have all that it can promise."""
-        return self.lender is not None and not any(
-            planned.budget for planned in self._planned.values())
+        """hoistd may ask for the plans."""
+        return self.lender is not None
+
+    @property
+    def takes_all(self) -> bool:
+        """They have all that hoistd could promise, and lend it."""
+        return not any(planned.budget for planned in self._planned.values())
 
     # New plans.
 

@@ -274,6 +274,8 @@ class Passes:
         """The plans are new: binds residents, at once if all groups can be,
         else after their next stage. Nothing may be running."""
         self._made = self._planning.made
+        if not self._planning.takes_all:
+            self.lending.asked = False  # For the last plans.
         residents = [group for group in self._groups if group.is_resident]
         self._to_bind = {group for group in residents if not group.bound}
         self._bind(residents if len(residents) == len(self._groups) else
