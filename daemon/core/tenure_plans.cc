@@ -28,6 +28,7 @@ void Tenure::DecidePlans(absl::Time now, Effects& effects) {
   while (auto decided = reclaim_.Next(now, effects)) {
     Await(*std::move(decided), now, effects);
   }
+  reclaim_.Grow(effects);
 }
 
 void Tenure::Await(Reclaim::Decided decided, absl::Time now, Effects& effects) {

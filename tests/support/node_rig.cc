@@ -28,6 +28,7 @@ NodeRig::NodeRig(NodeRigOptions options) : options_(std::move(options)) {
   node.slab_bytes = options_.slab_pages * kPage;
   node.arenas_evict = options_.arenas_evict;
   node.saves_at_once = options_.saves_at_once;
+  node.host_bytes_per_second = options_.host_bytes_per_second;
   node.spill_capacity_bytes = options_.can_spill ? kSpillPages * kPage : 0;
   node.default_readers = options_.readers;
   node.users_share_devices = options_.users_share_devices;

@@ -44,6 +44,7 @@ struct NodeRigOptions {
   QuotaOptions quota;
   uint64_t apart_descriptors = UINT64_MAX;
   bool arenas_evict = false;
+  double host_bytes_per_second = NodeOptions().host_bytes_per_second;
 };
 
 // Checks the books after each call (gtest expectations):

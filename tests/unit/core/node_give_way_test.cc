@@ -71,6 +71,58 @@ TEST_F(NodeGiveWay, ABusyPlanKeepsItsMemoryAndTheOtherHasTheRest) {
   EXPECT_NE(rig_.node().tenure().FindPlan(whole.id), nullptr);
 }
 
+TEST_F(NodeGiveWay, APlanGrantedInPartIsSetAnewOnceThereIsRoom) {
+  const PlanGrant whole = rig_.PlanOf(rig_.SetPlan(first_, Args(a_)));
+  const RequestId request = rig_.SetPlan(second_, Args(b_));
+  rig_.Advance(Reclaim::kWish);
+  const PlanGrant part = rig_.PlanOf(request);
+  ASSERT_GT(part.streamed_bytes, 0u);
+  rig_.TakeGiveWay();
+  rig_.Advance(absl::Seconds(1));
+  EXPECT_THAT(rig_.TakeGiveWay(), IsEmpty()) << "nothing is free for it";
+  GiveWay(first_, whole.id);
+  const std::vector<hoistd::GiveWay> asks = rig_.TakeGiveWay();
+  ASSERT_THAT(asks, SizeIs(1));
+  EXPECT_EQ(asks[0].plan, part.id);
+  EXPECT_EQ(asks[0].idle, absl::ZeroDuration());
+  rig_.Advance(absl::Seconds(1));
+  EXPECT_THAT(rig_.TakeGiveWay(), IsEmpty()) << "it was asked";
+  GiveWay(second_, part.id);
+  EXPECT_EQ(rig_.PlanOf(rig_.SetPlan(second_, Args(b_))).streamed_bytes, 0u);
+  rig_.Advance(absl::Seconds(1));
+  EXPECT_THAT(rig_.TakeGiveWay(), IsEmpty());
+}
+
+TEST_F(NodeGiveWay, APlanWithABudgetOfItsOwnGivesWayToAdminsAlone) {
+  SetPlanArgs fixed = Args(a_);
+  fixed.budget_bytes = 6 * kPage;
+  const PlanGrant kept = rig_.PlanOf(rig_.SetPlan(first_, fixed));
+  rig_.SetPlan(second_, Args(b_));
+  EXPECT_THAT(rig_.TakeGiveWay(), IsEmpty());
+  Effects effects;
+  const PlanTotals asked = rig_.node().tenure().reclaim().Ask(
+      first_, absl::Seconds(3), effects);
+  EXPECT_EQ(asked.asked, 1u);
+  EXPECT_EQ(asked.asked_bytes, 6 * kPage);
+  EXPECT_EQ(asked.kept, 0u);
+  ASSERT_THAT(effects.give_way, SizeIs(1));
+  EXPECT_EQ(effects.give_way[0].plan, kept.id);
+  EXPECT_EQ(effects.give_way[0].idle, absl::Seconds(3));
+}
+
+TEST_F(NodeGiveWay, APlanWhoseClientDoesNotListenIsCountedAsKept) {
+  SetPlanArgs deaf = Args(a_);
+  deaf.gives_way = false;
+  rig_.SetPlan(first_, deaf);
+  Effects effects;
+  const PlanTotals asked = rig_.node().tenure().reclaim().Ask(
+      first_, absl::ZeroDuration(), effects);
+  EXPECT_EQ(asked.asked, 0u);
+  EXPECT_EQ(asked.kept, 1u);
+  EXPECT_EQ(asked.kept_bytes, 6 * kPage);
+  EXPECT_THAT(effects.give_way, IsEmpty());
+}
+
 TEST_F(NodeGiveWay, TwoThatAreDecidedAtOnceDoNotGetTheSameMemory) {
   rig_.SetPlan(first_, Args(a_));
   const RequestId second = rig_.SetPlan(second_, Args(b_));
