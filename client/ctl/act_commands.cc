@@ -195,8 +195,8 @@ int Sleep(Connection& daemon, const v1::SleepRequest& request,
           const Output& output) {
   return Ask(daemon, Lasts::kTimeout, &v1::Admin::Stub::Sleep, request, output,
              [&](const v1::SleepResponse& response) {
-               output.out << "asked " << response.plans() << " plans for "
-                          << HumanBytes(response.bytes()) << '\n';
+               output.out << "asked " << response.asked_plans() << " plans for "
+                          << HumanBytes(response.asked_bytes()) << '\n';
                if (response.kept_plans() == 0) return;
                output.out << response.kept_plans() << " plans do not give way: "
                           << HumanBytes(response.kept_bytes()) << '\n';

@@ -87,9 +87,8 @@ std::vector<PlanId> Reclaim::Lenders(const Waiting& waiting) const {
   const User uid = tenure_.sessions().At(session).uid();
   std::vector<PlanId> lenders;
   for (const auto& [id, plan] : tenure_.plans().standing()) {
-    if (plan.ended || !plan.given || !plan.grant.gives_way ||
-        !plan.grant.takes_all || id == args.replaces ||
-        plan.grant.device != args.device ||
+    if (plan.ended || !plan.given || !plan.grant.lends() ||
+        id == args.replaces || plan.grant.device != args.device ||
         (by_session && plan.session != session) ||
         (by_user && plan.uid != uid)) {
       continue;
@@ -131,9 +130,7 @@ void Reclaim::Grow(Effects& effects) {
   looked_at_ = offers_.epoch();
   for (const auto& [id, plan] : tenure_.plans().standing()) {
     const PlanGrant& grant = plan.grant;
-    if (plan.ended || !plan.given || !grant.gives_way || !grant.takes_all) {
-      continue;
-    }
+    if (plan.ended || !plan.given || !grant.lends()) continue;
     const std::pair key(plan.session, grant.model);
     if (grant.streamed_bytes == 0) {
       grown_.erase(key);
@@ -184,9 +181,8 @@ void Reclaim::Leave(SessionId session) {
   std::erase_if(waiting_, [&](const auto& entry) {
     return entry.second.asked.session == session;
   });
-  std::erase_if(grown_, [&](const auto& entry) {
-    return entry.first.first == session;
-  });
+  std::erase_if(
+      grown_, [&](const auto& entry) { return entry.first.first == session; });
 }
 
 absl::Time Reclaim::NextDeadline() const {

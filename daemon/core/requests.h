@@ -327,6 +327,7 @@ struct PlanGrant {
   uint32_t lead = 0;
   bool gives_way = false;
   bool takes_all = false;  // The request named no budget.
+  bool lends() const { return gives_way && takes_all; }
   std::vector<SlabUse> new_slabs;  // Of the ring: Tenure::GiveSlabs.
 };
 

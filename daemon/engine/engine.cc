@@ -265,8 +265,8 @@ void Engine::Carry(Effects effects) {
   for (const HeldGroup& held : effects.held) GroupHeld(held);
   for (const CrowdedPlan& crowded : effects.crowded) PlanCrowded(crowded);
   for (const EndedPlan& ended : effects.ended) PlanEnded(ended);
-  for (const SlabAsk& ask : effects.asks) Say(ask.session, ask);
-  for (const GiveWay& ask : effects.give_way) Say(ask.session, ask);
+  for (const SlabAsk& ask : effects.asks) words_.Say(ask.session, ask);
+  for (const GiveWay& ask : effects.give_way) words_.Say(ask.session, ask);
   for (const NodeEvent& event : effects.events) {
     ReportSpillFailure(event);
     for (auto& [id, watcher] : watchers_) watcher(event);
@@ -283,12 +283,6 @@ void Engine::Carry(Effects effects) {
     Refused(answer.status);
     on_reply(std::move(answer));
   }
-}
-
-void Engine::Say(SessionId session, const SessionWord& word) {
-  // A session of the last hoistd may not have resumed yet.
-  const auto listener = listeners_.find(session);
-  if (listener != listeners_.end()) listener->second(word);
 }
 
 // Reports once, until a write succeeds, why published bytes are not on disk:

@@ -27,6 +27,7 @@
 #include "daemon/engine/note_ring.h"
 #include "daemon/engine/permit_book.h"
 #include "daemon/engine/read_ahead.h"
+#include "daemon/engine/session_words.h"
 #include "daemon/io/open_files.h"
 #include "daemon/io/source_file.h"
 #include "daemon/mover/mover.h"
@@ -213,11 +214,6 @@ class Engine final : public EngineApi, private Loop {
   void Start(Call<CheckArgs> call, Effects& effects);
   void Start(Call<PinArgs> call, Effects& effects);
   NodeSnapshot Snapshot();
-  // The session, if its client listens. NotFound, FailedPrecondition.
-  absl::StatusOr<SessionSnapshot> LookAtListener(SessionId session,
-                                                 const Peer& asker) const;
-  absl::StatusOr<PlanTotals> Sleep(const SleepArgs& args, Effects& effects);
-  absl::Status Wake(const WakeArgs& args);
   absl::StatusOr<CopyTotals> Unpin(const CopySelector& which, Effects& effects);
   absl::StatusOr<CopyTotals> Evict(const EvictArgs& args, Effects& effects);
   absl::StatusOr<ShareChanged> SetShare(const SetShareArgs& args);
@@ -244,8 +240,6 @@ class Engine final : public EngineApi, private Loop {
   void Refused(const absl::Status& status);
   LinkSnapshot SnapshotLink(DeviceIndex device) const;
   void Carry(Effects effects);
-  // Nothing if its client does not listen.
-  void Say(SessionId session, const SessionWord& word);
   void ReportSpillFailure(const NodeEvent& event);
   void LogAnswer(const Answer& answer, const Pending& asked);
   RequestId Await(SessionId session, OnReply on_reply, TracedWait waits = {});
@@ -285,7 +279,7 @@ class Engine final : public EngineApi, private Loop {
   std::vector<RequestId> new_waits_;  // Of this event, if recorded.
   NodeTrace node_trace_;
   std::map<SessionId, Resuming> resuming_;
-  std::map<SessionId, OnSessionWord> listeners_;
+  SessionWords words_{node_};
   // Sessions told to end, and the request that waits for it.
   struct Ending {
     SessionSnapshot was;

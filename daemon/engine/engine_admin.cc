@@ -53,8 +53,10 @@ void Engine::Serve(AdminCall& call, Effects& effects) {
             c.done(NodeExplainer(node_, Now())
                        .Explain(c.args.asker, c.args.model, c.args.group));
           },
-          [&](Call<SleepArgs>& c) { c.done(Sleep(c.args, effects)); },
-          [&](Call<WakeArgs>& c) { c.done(Wake(c.args)); },
+          [&](Call<SleepArgs>& c) {
+            c.done(words_.Sleep(c.args, Now(), effects));
+          },
+          [&](Call<WakeArgs>& c) { c.done(words_.WakeUp(c.args, Now())); },
           [&](Call<UnpinArgs>& c) { c.done(Unpin(c.args.which, effects)); },
           [&](Call<EvictArgs>& c) { c.done(Evict(c.args, effects)); },
           [&](Call<SetShareArgs>& c) { c.done(SetShare(c.args)); },
@@ -82,7 +84,7 @@ void Engine::Serve(AdminCall& call, Effects& effects) {
 void Engine::Start(Call<EndSessionArgs> call, Effects&) {
   auto& [args, done] = call;
   const SessionId session = args.session;
-  auto was = LookAtListener(session, args.asker);
+  auto was = words_.Look(session, args.asker, Now());
   if (!was.ok()) return done(was.status());
   if (auto before = ending_.extract(session)) {
     before.mapped().done(absl::AbortedError(
@@ -90,42 +92,12 @@ void Engine::Start(Call<EndSessionArgs> call, Effects&) {
                      session.number(), " since, and is told")));
   }
   ending_[session] = {*std::move(was), std::move(done)};
-  Say(session,
-      absl::UnavailableError(absl::StrCat(
-          args.asker.admin ? "an admin" : "its user", " (uid ",
-          args.asker.uid.number(),
-          ") has ended this session; what it had is given back, and what was in "
-          "use is void. Connect, or attach, again to go on")));
-}
-
-absl::StatusOr<PlanTotals> Engine::Sleep(const SleepArgs& args,
-                                         Effects& effects) {
-  const SessionId session = args.session;
-  HOIST_RETURN_IF_ERROR(LookAtListener(session, args.asker).status());
-  const PlanTotals totals =
-      node_.tenure().reclaim().Ask(session, args.idle, effects);
-  if (totals.asked > 0) return totals;
-  return absl::FailedPreconditionError(absl::StrCat(
-      "session ", session.number(), " has ",
-      totals.kept == 0 ? "no plan, so nothing that could sleep"
-                       : "no plan that gives way: its client keeps their "
-                         "addresses, or is no PyTorch module"));
-}
-
-absl::Status Engine::Wake(const WakeArgs& args) {
-  HOIST_RETURN_IF_ERROR(LookAtListener(args.session, args.asker).status());
-  Say(args.session, hoistd::Wake{args.session});
-  return absl::OkStatus();
-}
-
-absl::StatusOr<SessionSnapshot> Engine::LookAtListener(
-    SessionId session, const Peer& asker) const {
-  HOIST_ASSIGN_OR_RETURN(SessionSnapshot seen,
-                         node_.picture().Look(session, asker, Now()));
-  if (listeners_.contains(session)) return seen;
-  return absl::FailedPreconditionError(absl::StrCat(
-      "session ", session.number(), " came by ", seen.via,
-      " and cannot be asked to let go; cancel its call, or end its process"));
+  words_.Say(session, absl::UnavailableError(absl::StrCat(
+                          args.asker.admin ? "an admin" : "its user", " (uid ",
+                          args.asker.uid.number(),
+                          ") has ended this session; what it had is given "
+                          "back, and what was in "
+                          "use is void. Connect, or attach, again to go on")));
 }
 
 NodeSnapshot Engine::Snapshot() {

@@ -127,10 +127,9 @@ void Engine::OpenLane(SessionId session, const SetPlanArgs& args,
 
 void Engine::Opened(SessionId session, OpenedPlan plan, Done<OpenedPlan> done) {
   const GiveWay ask = {session, plan.grant.id, parts_.idle_after};
-  const bool sleeps = plan.grant.gives_way && plan.grant.takes_all &&
-                      ask.idle < absl::InfiniteDuration();
+  const bool sleeps = plan.grant.lends() && ask.idle < absl::InfiniteDuration();
   done(std::move(plan));
-  if (sleeps) Say(session, ask);  // Once its client knows the plan.
+  if (sleeps) words_.Say(session, ask);  // Once its client knows the plan.
 }
 
 void Engine::LaneOpened(const PlanGrant& grant, const ShareOptions& share,

@@ -101,7 +101,7 @@ void Engine::Resume(SessionId session, ResumeArgs has, OnSessionWord on_word,
     if (node_.tenure().PeerOf(session) == nullptr) {
       return done(absl::NotFoundError("the session is closed"));
     }
-    if (on_word != nullptr) listeners_[session] = std::move(on_word);
+    words_.Add(session, std::move(on_word));
     Resumed answer = node_.Resume(session, has, Now(), effects);
     const auto resuming = resuming_.find(session);
     if (resuming == resuming_.end()) return done(std::move(answer));

@@ -18,9 +18,7 @@ void Engine::OpenSession(OpenSessionArgs args, OnSessionWord on_word,
   Post([this, args = std::move(args), on_word = std::move(on_word),
         done = std::move(done)](Effects& effects) mutable {
     absl::StatusOr<SessionId> session = node_.OpenSession(args, Now(), effects);
-    if (session.ok() && on_word != nullptr) {
-      listeners_[*session] = std::move(on_word);
-    }
+    if (session.ok()) words_.Add(*session, std::move(on_word));
     if (session.ok() && Traces(trace())) {
       trace()->Name(TraceSession{*session, args.client_name, args.peer.via,
                                  args.peer.uid, args.peer.pid});
@@ -34,7 +32,7 @@ void Engine::CloseSession(SessionId session) {
   Post([this, session](Effects& effects) {
     // Admins' requests belong to no session.
     if (node_.tenure().PeerOf(session) == nullptr) return;
-    listeners_.erase(session);
+    words_.Drop(session);
     permits_.CloseAllOf(session);
     node_.CloseSession(session, Now(), effects);
     for (auto it = pending_.begin(); it != pending_.end();) {

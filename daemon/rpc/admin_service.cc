@@ -248,16 +248,17 @@ Reactor* AdminService::Sleep(Context* context, const pb::SleepRequest* request,
   env_->engine.Ask(
       SleepArgs{peer, SessionId(request->session_id()),
                 DeadlineFromProto(request->idle_ms())},
-      Audited<PlanTotals>(
-          *std::move(act), [call](absl::StatusOr<PlanTotals> totals) {
-            if (!totals.ok()) return call->Fail(totals.status());
-            pb::SleepResponse out;
-            out.set_plans(totals->asked);
-            out.set_bytes(totals->asked_bytes);
-            out.set_kept_plans(totals->kept);
-            out.set_kept_bytes(totals->kept_bytes);
-            call->Reply(std::move(out));
-          }));
+      Audited<PlanTotals>(*std::move(act),
+                          [call](absl::StatusOr<PlanTotals> totals) {
+                            if (!totals.ok())
+                              return call->Fail(totals.status());
+                            pb::SleepResponse out;
+                            out.set_asked_plans(totals->asked);
+                            out.set_asked_bytes(totals->asked_bytes);
+                            out.set_kept_plans(totals->kept);
+                            out.set_kept_bytes(totals->kept_bytes);
+                            call->Reply(std::move(out));
+                          }));
   return call.get();
 }
 

@@ -69,8 +69,7 @@ Trace MakeTrace(const TraceOptions& options) {
     weights[m] = 1 / std::pow(static_cast<double>(m + 1), options.skew);
   }
   std::discrete_distribution<size_t> model(weights.begin(), weights.end());
-  std::exponential_distribution<double> gap(options.per_second /
-                                            options.burst);
+  std::exponential_distribution<double> gap(options.per_second / options.burst);
   std::geometric_distribution<uint32_t> more(1 / options.burst);
   std::exponential_distribution<double> soon(1.0);
   std::lognormal_distribution<double> passes(3.4, 0.8);
@@ -160,11 +159,10 @@ class Turns {
     Worker& one = workers_[model];
     one.runs = true;
     const uint64_t streamed = kPages - one.resident;
-    const double ends =
-        std::max(now_ + kPassSeconds,
-                 brought + streamed > 0
-                     ? Copied(static_cast<double>(brought + streamed))
-                     : now_);
+    const double ends = std::max(
+        now_ + kPassSeconds,
+        brought + streamed > 0 ? Copied(static_cast<double>(brought + streamed))
+                               : now_);
     At(ends, [this, model] { Ended(model); });
   }
   // The next request of this model after now; infinite if there is none.
@@ -277,9 +275,8 @@ class StaticShares final : public Turns {
  private:
   void Need(size_t model) override {
     worker(model).resident = kDevicePages / kModels - 2;  // A ring of two.
-    Pass(model, std::exchange(brought_[model], true)
-                    ? 0
-                    : worker(model).resident);
+    Pass(model,
+         std::exchange(brought_[model], true) ? 0 : worker(model).resident);
   }
   std::map<size_t, bool> brought_;
 };
@@ -304,8 +301,8 @@ class Hoist final : public Turns {
     std::optional<RequestId> asks;  // For a plan.
     std::optional<PlanGrant> plan;
     std::vector<LeaseId> leases;  // Of residents.
-    std::optional<double> idle;   // hoistd asks for the plan, once idle so long.
-    bool looks = false;           // A look follows.
+    std::optional<double> idle;  // hoistd asks for the plan, once idle so long.
+    bool looks = false;          // A look follows.
   };
 
   void Need(size_t model) override {

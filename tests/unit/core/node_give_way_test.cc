@@ -100,8 +100,8 @@ TEST_F(NodeGiveWay, APlanWithABudgetOfItsOwnGivesWayToAdminsAlone) {
   rig_.SetPlan(second_, Args(b_));
   EXPECT_THAT(rig_.TakeGiveWay(), IsEmpty());
   Effects effects;
-  const PlanTotals asked = rig_.node().tenure().reclaim().Ask(
-      first_, absl::Seconds(3), effects);
+  const PlanTotals asked =
+      rig_.node().tenure().reclaim().Ask(first_, absl::Seconds(3), effects);
   EXPECT_EQ(asked.asked, 1u);
   EXPECT_EQ(asked.asked_bytes, 6 * kPage);
   EXPECT_EQ(asked.kept, 0u);
@@ -115,8 +115,8 @@ TEST_F(NodeGiveWay, APlanWhoseClientDoesNotListenIsCountedAsKept) {
   deaf.gives_way = false;
   rig_.SetPlan(first_, deaf);
   Effects effects;
-  const PlanTotals asked = rig_.node().tenure().reclaim().Ask(
-      first_, absl::ZeroDuration(), effects);
+  const PlanTotals asked =
+      rig_.node().tenure().reclaim().Ask(first_, absl::ZeroDuration(), effects);
   EXPECT_EQ(asked.asked, 0u);
   EXPECT_EQ(asked.kept, 1u);
   EXPECT_EQ(asked.kept_bytes, 6 * kPage);

@@ -120,8 +120,8 @@ TEST(AdminAccess, WhoHasASessionSleepOrWakeIsKnownToTheEngine) {
     EXPECT_EQ(call.args.asker.uid, User(1234));
     EXPECT_FALSE(call.args.asker.admin);
     EXPECT_EQ(call.args.idle, absl::Milliseconds(250));
-    call.done(PlanTotals{
-        .asked = 2, .asked_bytes = 5, .kept = 1, .kept_bytes = 3});
+    call.done(
+        PlanTotals{.asked = 2, .asked_bytes = 5, .kept = 1, .kept_bytes = 3});
   });
   admin.engine().verb<WakeArgs>().Answer([](auto call) {
     EXPECT_EQ(call.args.session, SessionId(7));
@@ -134,8 +134,8 @@ TEST(AdminAccess, WhoHasASessionSleepOrWakeIsKnownToTheEngine) {
   sleep.set_idle_ms(250);
   v1::SleepResponse asleep;
   ASSERT_TRUE(admin->Sleep(&sleeping, sleep, &asleep).ok());
-  EXPECT_EQ(asleep.plans(), 2u);
-  EXPECT_EQ(asleep.bytes(), 5u);
+  EXPECT_EQ(asleep.asked_plans(), 2u);
+  EXPECT_EQ(asleep.asked_bytes(), 5u);
   EXPECT_EQ(asleep.kept_plans(), 1u);
   EXPECT_EQ(asleep.kept_bytes(), 3u);
   v1::WakeRequest wake;

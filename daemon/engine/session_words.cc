@@ -1,0 +1,49 @@
+#include "daemon/engine/session_words.h"
+
+#include "absl/strings/str_cat.h"
+#include "daemon/base/status.h"
+
+namespace hoistd {
+
+void SessionWords::Add(SessionId session, OnSessionWord on_word) {
+  if (on_word != nullptr) listeners_[session] = std::move(on_word);
+}
+
+void SessionWords::Say(SessionId session, const SessionWord& word) {
+  // A session of the last hoistd may not have resumed yet.
+  const auto listener = listeners_.find(session);
+  if (listener != listeners_.end()) listener->second(word);
+}
+
+absl::StatusOr<SessionSnapshot> SessionWords::Look(SessionId session,
+                                                   const Peer& asker,
+                                                   absl::Time now) const {
+  HOIST_ASSIGN_OR_RETURN(SessionSnapshot seen,
+                         node_.picture().Look(session, asker, now));
+  if (listeners_.contains(session)) return seen;
+  return absl::FailedPreconditionError(absl::StrCat(
+      "session ", session.number(), " came by ", seen.via,
+      " and cannot be asked to let go; cancel its call, or end its process"));
+}
+
+absl::StatusOr<PlanTotals> SessionWords::Sleep(const SleepArgs& args,
+                                               absl::Time now,
+                                               Effects& effects) const {
+  HOIST_RETURN_IF_ERROR(Look(args.session, args.asker, now).status());
+  const PlanTotals totals =
+      node_.tenure().reclaim().Ask(args.session, args.idle, effects);
+  if (totals.asked > 0) return totals;
+  return absl::FailedPreconditionError(absl::StrCat(
+      "session ", args.session.number(), " has ",
+      totals.kept == 0 ? "no plan, so nothing that could sleep"
+                       : "no plan that gives way: its client keeps their "
+                         "addresses, or is no PyTorch module"));
+}
+
+absl::Status SessionWords::WakeUp(const WakeArgs& args, absl::Time now) {
+  HOIST_RETURN_IF_ERROR(Look(args.session, args.asker, now).status());
+  Say(args.session, Wake{args.session});
+  return absl::OkStatus();
+}
+
+}  // namespace hoistd

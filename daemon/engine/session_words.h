@@ -1,0 +1,48 @@
+// hoistd's words to sessions, unasked.
+#ifndef HOIST_DAEMON_ENGINE_SESSION_WORDS_H_
+#define HOIST_DAEMON_ENGINE_SESSION_WORDS_H_
+
+#include <map>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "daemon/core/effects.h"
+#include "daemon/core/node.h"
+#include "daemon/engine/admin_requests.h"
+#include "daemon/engine/engine_api.h"
+#include "daemon/types/ids.h"
+
+namespace hoistd {
+
+// The sessions that listen, and the words that admins have for them.
+//
+// Threads:  the engine's.
+// Owns:     the listeners. Borrows the node, which must outlive this object.
+// Bounds:   one listener a session.
+class SessionWords {
+ public:
+  explicit SessionWords(const Node& node) : node_(node) {}
+
+  // nullptr: its client does not listen.
+  void Add(SessionId session, OnSessionWord on_word);
+  void Drop(SessionId session) { listeners_.erase(session); }
+  // Nothing if its client does not listen.
+  void Say(SessionId session, const SessionWord& word);
+
+  // The session, if `asker` may see it and its client listens. NotFound,
+  // FailedPrecondition.
+  absl::StatusOr<SessionSnapshot> Look(SessionId session, const Peer& asker,
+                                       absl::Time now) const;
+  absl::StatusOr<PlanTotals> Sleep(const SleepArgs& args, absl::Time now,
+                                   Effects& effects) const;
+  absl::Status WakeUp(const WakeArgs& args, absl::Time now);
+
+ private:
+  const Node& node_;
+  std::map<SessionId, OnSessionWord> listeners_;
+};
+
+}  // namespace hoistd
+
+#endif  // HOIST_DAEMON_ENGINE_SESSION_WORDS_H_
