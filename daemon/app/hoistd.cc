@@ -30,6 +30,7 @@
 #include "daemon/engine/engine.h"
 #include "daemon/host/host_limits.h"
 #include "daemon/host/host_pool.h"
+#include "daemon/host/pool_memory.h"
 #include "daemon/io/create_io_engine.h"
 #include "daemon/io_helper/io_helpers.h"
 #include "daemon/keeper/keep.h"
@@ -175,6 +176,7 @@ absl::Status Hoistd::Parts::MakeHostPool(uint64_t bytes,
                            ? static_cast<int>(config.host.touch_threads)
                            : static_cast<int>(std::clamp(
                                  std::thread::hardware_concurrency(), 1u, 16u));
+  pool.best_pages = config.host.huge_pages;
   if (host_memory.valid()) {
     pool.found = true;
     absl::StatusOr<std::unique_ptr<HostPool>> taken =
@@ -189,6 +191,7 @@ absl::Status Hoistd::Parts::MakeHostPool(uint64_t bytes,
                      std::string(taken.status().message())));
     pool.found = false;
     HOIST_RETURN_IF_ERROR(keep->DropDescriptor(kHostPoolKey));
+    host_memory.reset();  // Its pages are for the new pool.
   }
   // Their bytes are gone with that memory.
   for (const FoundImage& image : left.host.images) {
@@ -198,7 +201,8 @@ absl::Status Hoistd::Parts::MakeHostPool(uint64_t bytes,
     HOIST_RETURN_IF_ERROR(EraseOnHost(part.host_offset, *keep));
   }
   left.host = {};
-  HOIST_ASSIGN_OR_RETURN(host_memory, MakeHostMemory(bytes));
+  HOIST_ASSIGN_OR_RETURN(
+      host_memory, MakeHostMemory(bytes, pool.best_pages, pool.touch_threads));
   HOIST_ASSIGN_OR_RETURN(host,
                          HostPool::Create(pool, DevicePointers(), host_memory));
   if (!keep.has_value()) return absl::OkStatus();
@@ -385,6 +389,9 @@ SelfKnowledge Hoistd::Parts::Knowledge() const {
   self.io = io->info();
   self.keeps = keep.has_value() && !keeper_gone;
   self.host_pool_bytes = host->bytes();
+  self.host_pool_pages = host->pages();
+  self.best_pages = config.host.huge_pages;
+  self.huge_pages = ReadHugePages("");
   return self;
 }
 
@@ -403,6 +410,7 @@ std::map<std::string, std::string> Hoistd::Parts::ComesTo() const {
       devices.all[0]->info().kind == DeviceKind::kCuda ? "cuda" : "emulated";
   values["device.pool"] = absl::StrJoin(pools, ", ");
   values["host.pool"] = hoist::SizeText(host->bytes());
+  values["host.huge_pages"] = ToString(host->pages());
   values["host.in_place"] = hoist::SizeText(in_place);
   values["disk.io"] = io->info().engine;
   if (store != nullptr) {

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "daemon/config/size.h"
 #include "daemon/model/tensor.h"
+#include "daemon/types/huge_pages.h"
 
 namespace hoistd {
 
@@ -64,6 +65,7 @@ struct HostConfig {
   // host_limits.h.
   std::optional<uint64_t> in_place_bytes;
   Arenas arenas = Arenas::kBelow;
+  PageKind huge_pages = PageKind::kHugetlb;  // The best that the pool may have.
   uint32_t touch_threads = 0;  // 0: as many as the machine has cores, to 16.
 
   bool operator==(const HostConfig&) const = default;

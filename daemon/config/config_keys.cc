@@ -78,6 +78,8 @@ const ConfigKey kKeys[] = {
         "host.in_place", "a size such as \"8GiB\", 0, or \"auto\""),
     Key<Choice<HostConfig::Arenas>, &Config::host, &HostConfig::arenas>(
         "host.arenas", "\"below\" or \"above\""),
+    Key<Choice<PageKind>, &Config::host, &HostConfig::huge_pages>(
+        "host.huge_pages", "\"auto\", \"transparent\" or \"never\""),
     Key<Count<0, 256>, &Config::host, &HostConfig::touch_threads>(
         "host.touch_threads", "a whole number, 0 (as the machine) to 256"),
     Key<Choice<DiskConfig::Io>, &Config::disk, &DiskConfig::io>(

@@ -150,6 +150,12 @@ constexpr auto NamesOf(HostConfig::Arenas) {
   using A = HostConfig::Arenas;
   return std::array<Named<A>, 2>{{{"below", A::kBelow}, {"above", A::kAbove}}};
 }
+constexpr auto NamesOf(PageKind) {
+  using P = PageKind;
+  return std::array<Named<P>, 3>{{{"auto", P::kHugetlb},
+                                  {"transparent", P::kTransparent},
+                                  {"never", P::kSmall}}};
+}
 constexpr auto NamesOf(DiskConfig::Io) {
   using I = DiskConfig::Io;
   return std::array<Named<I>, 3>{{{"auto", I::kAuto},

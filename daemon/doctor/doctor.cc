@@ -113,18 +113,61 @@ Finding Descriptors(const Machine& machine) {
                   "set LimitNOFILE=262144");
 }
 
-Finding HugePages(const Machine& machine) {
-  const std::string& choice = machine.shmem_huge_pages;
-  if (choice.empty() || choice == "never" || choice == "deny") {
-    return Degraded(
-        "huge pages",
-        choice.empty() ? "this kernel has none for shared memory"
-                       : absl::StrCat("shared memory may not have them (",
-                                      choice, "): the pool comes up slower"),
-        "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled, in "
-        "a unit that runs before hoistd");
+// Why a pool has small pages.
+std::string WhySmall(const SelfKnowledge& self) {
+  const HugePages& offered = self.huge_pages;
+  std::string why;
+  if (offered.shared_memory.empty()) {
+    why = "this kernel has none for shared memory";
+  } else if (offered.allows_transparent()) {
+    why = absl::StrCat("it is older than shmem_enabled = ",
+                       offered.shared_memory);
+  } else {
+    why = absl::StrCat("shared memory may not have them (",
+                       offered.shared_memory, ")");
   }
-  return Good("huge pages", absl::StrCat("shared memory: ", choice));
+  if (self.best_pages != PageKind::kHugetlb) return why;
+  if (offered.reserved_bytes == 0) {
+    return absl::StrCat(why, ", and none are reserved");
+  }
+  return absl::StrCat(why, ", and ", HumanBytes(offered.free_bytes), " of ",
+                      HumanBytes(offered.reserved_bytes),
+                      " of reserved ones are free");
+}
+
+Finding PoolPages(const SelfKnowledge& self) {
+  constexpr char kWhat[] = "huge pages";
+  constexpr uint64_t kHugePage = uint64_t{2} << 20;
+  const HugePages& offered = self.huge_pages;
+  switch (self.host_pool_pages) {
+    case PageKind::kHugetlb:
+      return Good(kWhat, "the pool has reserved ones (hugetlb)");
+    case PageKind::kTransparent:
+      return Good(kWhat, absl::StrCat("the pool has transparent ones (",
+                                      offered.shared_memory, ")"));
+    case PageKind::kSmall:
+      break;
+  }
+  if (self.best_pages == PageKind::kSmall) {
+    return Good(kWhat, "none, as host.huge_pages has it");
+  }
+  std::vector<std::string> cures;
+  if (!offered.shared_memory.empty() && !offered.allows_transparent()) {
+    cures.emplace_back(
+        "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled");
+  }
+  if (self.best_pages == PageKind::kHugetlb && !offered.allows_transparent()) {
+    cures.push_back(absl::StrCat("sysctl vm.nr_hugepages=",
+                                 self.host_pool_bytes / kHugePage));
+  }
+  const std::string restart =
+      "stop hoistd and start it (GUIDE.md, \"Huge pages\")";
+  return Degraded(
+      kWhat,
+      absl::StrCat("the pool has none, and comes up slower: ", WhySmall(self)),
+      cures.empty()
+          ? restart
+          : absl::StrCat(absl::StrJoin(cures, " or "), "; then ", restart));
 }
 
 Finding Nodes(const Machine& machine) {
@@ -167,7 +210,7 @@ std::vector<Finding> Examine(const Machine& machine,
                              const SelfKnowledge& self) {
   return {Driver(machine, self),  Sharing(self),        StreamWords(self),
           InPlace(self),          PciLinks(machine),    DiskIo(self),
-          Memlock(machine, self), Descriptors(machine), HugePages(machine),
+          Memlock(machine, self), Descriptors(machine), PoolPages(self),
           Nodes(machine),         Keeping(self)};
 }
 

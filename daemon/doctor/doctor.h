@@ -8,6 +8,7 @@
 #include "daemon/doctor/machine.h"
 #include "daemon/types/device.h"
 #include "daemon/types/finding.h"
+#include "daemon/types/huge_pages.h"
 #include "daemon/types/io_engine.h"
 
 namespace hoistd {
@@ -20,6 +21,9 @@ struct SelfKnowledge {
   IoInfo io;
   bool keeps = false;  // Its state survives its death.
   uint64_t host_pool_bytes = 0;
+  PageKind host_pool_pages = PageKind::kSmall;
+  PageKind best_pages = PageKind::kHugetlb;  // host.huge_pages.
+  HugePages huge_pages;                      // The kernel's, now.
 };
 
 // One finding per check, good ones too, in a fixed order.

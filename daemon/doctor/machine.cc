@@ -57,12 +57,6 @@ std::vector<PciLink> Gpus(const std::string& root) {
   return gpus;
 }
 
-std::string InBrackets(const std::string& text) {
-  const size_t from = text.find('['), to = text.find(']');
-  if (from == text.npos || to == text.npos || to < from) return "";
-  return text.substr(from + 1, to - from - 1);
-}
-
 uint64_t LimitOf(int resource) {
   rlimit limit;
   if (getrlimit(resource, &limit) != 0) return Machine::kUnlimited;
@@ -94,8 +88,6 @@ Machine ReadMachine(const std::string& root) {
   machine.gpus = Gpus(root);
   machine.memlock_bytes = LimitOf(RLIMIT_MEMLOCK);
   machine.descriptors = LimitOf(RLIMIT_NOFILE);
-  machine.shmem_huge_pages = InBrackets(
-      Text(root + "/sys/kernel/mm/transparent_hugepage/shmem_enabled"));
   machine.memory_nodes = std::max<uint32_t>(
       CountOfList(Text(root + "/sys/devices/system/node/has_memory")), 1);
   return machine;

@@ -22,9 +22,7 @@ struct Machine {
   std::vector<PciLink> gpus;   // NVIDIA's, by address.
   uint64_t memlock_bytes = 0;  // RLIMIT_MEMLOCK of this process.
   uint64_t descriptors = 0;    // RLIMIT_NOFILE.
-  // The choice in brackets; "": the kernel has no such file.
-  std::string shmem_huge_pages;
-  uint32_t memory_nodes = 1;  // NUMA nodes that have memory.
+  uint32_t memory_nodes = 1;   // NUMA nodes that have memory.
 };
 
 // `root` is a prefix of /proc and /sys; "" except in tests.

@@ -15,7 +15,7 @@
 #include "daemon/base/start_thread.h"
 #include "daemon/base/status.h"
 #include "daemon/host/numa.h"
-#include "hoist/shared/packet_socket.h"
+#include "daemon/host/pool_memory.h"
 
 namespace hoistd {
 namespace {
@@ -54,10 +54,6 @@ std::vector<Device*> CudaAlone(std::vector<Device*> devices) {
 
 }  // namespace
 
-absl::StatusOr<hoist::UniqueFd> MakeHostMemory(uint64_t bytes) {
-  return ToAbsl(hoist::CreateMemfd("hoist-host", bytes));
-}
-
 absl::StatusOr<std::unique_ptr<HostPool>> HostPool::Create(
     const HostPoolOptions& options, std::vector<Device*> devices,
     const hoist::UniqueFd& memory) {
@@ -88,19 +84,22 @@ absl::StatusOr<std::unique_ptr<HostPool>> HostPool::Create(
       hoist::Mapping mapping,
       ToAbsl(hoist::Mapping::OfFd(memory.get(), o.bytes,
                                   hoist::Mapping::Access::kReadWrite)));
-  // Best effort: this fails on kernels without huge pages.
-  madvise(mapping.data(), mapping.size(), MADV_HUGEPAGE);
+  // Best effort: this fails for reserved pages, and without transparent ones.
+  madvise(mapping.data(), mapping.size(),
+          o.best_pages == PageKind::kSmall ? MADV_NOHUGEPAGE : MADV_HUGEPAGE);
   const absl::Status spread = SpreadOverNodes(mapping.span());
-  return absl::WrapUnique(new HostPool(o, CudaAlone(std::move(devices)),
-                                       std::move(mapping),
-                                       std::string(spread.message())));
+  return absl::WrapUnique(
+      new HostPool(o, CudaAlone(std::move(devices)), std::move(mapping),
+                   PagesOf(memory, o.best_pages, ReadHugePages("")),
+                   std::string(spread.message())));
 }
 
 HostPool::HostPool(const HostPoolOptions& options, std::vector<Device*> devices,
-                   hoist::Mapping memory, std::string note)
+                   hoist::Mapping memory, PageKind pages, std::string note)
     : options_(options),
       devices_(std::move(devices)),
       memory_(std::move(memory)),
+      pages_(pages),
       note_(std::move(note)) {
   const absl::MutexLock lock(&mu_);
   if (devices_.empty() || options_.found) ready_bytes_ = options_.bytes;

@@ -20,6 +20,7 @@
 #include "daemon/base/clock.h"
 #include "daemon/base/timed_cond_var.h"
 #include "daemon/types/device.h"
+#include "daemon/types/huge_pages.h"
 #include "hoist/shared/mapping.h"
 #include "hoist/shared/unique_fd.h"
 
@@ -35,12 +36,10 @@ struct HostPoolOptions {
   // During copies to devices: 1 to 3 ms, of which queued copies hide 1.2.
   uint64_t shy_piece_bytes = uint64_t{32} << 20;
   int touch_threads = 4;
+  PageKind best_pages = PageKind::kTransparent;  // That it may have.
   // `memory` was brought up by an earlier daemon.
   bool found = false;
 };
-
-// New memory for a pool; a keeper may hold it for the next hoistd.
-absl::StatusOr<hoist::UniqueFd> MakeHostMemory(uint64_t bytes);
 
 // One memfd, mapped for writing. With a CUDA device it is brought up in the
 // background, piece by piece from its start: several threads touch pages, and
@@ -96,6 +95,8 @@ class HostPool {
   // [0, ready_bytes()) is usable; bytes() is the final size.
   uint64_t ready_bytes() const ABSL_LOCKS_EXCLUDED(mu_);
   uint64_t bytes() const { return options_.bytes; }
+  // As of Create; found memory may be older than what the kernel offers now.
+  PageKind pages() const { return pages_; }
   // Bytes that could not be pinned, summed over devices.
   uint64_t unpinned_bytes() const { return unpinned_bytes_; }
   // The whole pool, ready or not.
@@ -104,7 +105,7 @@ class HostPool {
 
  private:
   HostPool(const HostPoolOptions& options, std::vector<Device*> devices,
-           hoist::Mapping memory, std::string note);
+           hoist::Mapping memory, PageKind pages, std::string note);
 
   // `thread`: its number; during copies the highest ones rest.
   void Touch(int thread) ABSL_LOCKS_EXCLUDED(mu_);
@@ -129,6 +130,7 @@ class HostPool {
   const HostPoolOptions options_;
   const std::vector<Device*> devices_;  // CUDA's alone.
   const hoist::Mapping memory_;
+  const PageKind pages_;
   const std::string note_;  // Of Create; or empty.
   OnGrown on_grown_;        // Only the registering thread, once started.
   Demand demand_;           // Set before threads start.

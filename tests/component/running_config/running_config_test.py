@@ -69,6 +69,8 @@ class Config(Configured):
         self.assertEqual(found["disk.io"]["value"], '"auto"')
         self.assertNotIn("auto", found["disk.io"]["comes_to"])
         self.assertTrue(found["disk.io"]["comes_to"])
+        self.assertIn(found["host.huge_pages"]["comes_to"],
+                      ("hugetlb", "transparent", "small"))
         shown = daemon.ctl("config")
         for key in found:
             self.assertIn(f"\n{key} ", shown)

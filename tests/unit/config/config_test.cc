@@ -51,6 +51,7 @@ pool = 4096
 in_place = 0
 arenas = "above"
 touch_threads = 3
+huge_pages = "transparent"
 [disk]
 io = "threads"
 direct = "never"
@@ -164,6 +165,7 @@ TEST(Config, ReadsEveryKey) {
   EXPECT_EQ(config.host.pool_bytes, 4096u);
   EXPECT_EQ(config.host.in_place_bytes, 0u);
   EXPECT_EQ(config.host.touch_threads, 3u);
+  EXPECT_EQ(config.host.huge_pages, PageKind::kTransparent);
   EXPECT_EQ(config.host.arenas, HostConfig::Arenas::kAbove);
   EXPECT_EQ(config.disk.io, DiskConfig::Io::kThreads);
   EXPECT_EQ(config.disk.direct, DiskConfig::Direct::kNever);

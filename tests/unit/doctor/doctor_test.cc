@@ -10,6 +10,7 @@ namespace hoistd::doctor_test {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // A node that lacks nothing.
 struct Node {
@@ -21,7 +22,6 @@ struct Node {
     machine.gpus = {{"0000:17:00.0", 16, 16}};
     machine.memlock_bytes = Machine::kUnlimited;
     machine.descriptors = 262144;
-    machine.shmem_huge_pages = "advise";
     DeviceInfo gpu;
     gpu.name = "NVIDIA H200";
     gpu.kind = DeviceKind::kCuda;
@@ -31,6 +31,8 @@ struct Node {
     self.io.engine = "io_uring";
     self.keeps = true;
     self.host_pool_bytes = uint64_t{64} << 30;
+    self.host_pool_pages = PageKind::kTransparent;
+    self.huge_pages.shared_memory = "advise";
   }
 
   // "what: found -> cure" of what is not good.
@@ -68,7 +70,8 @@ TEST(Doctor, EachThingThatIsMissingIsNamedWithItsCure) {
   node.machine.gpus.front().width = 8;
   node.machine.memlock_bytes = 8 << 20;
   node.machine.descriptors = 1024;
-  node.machine.shmem_huge_pages = "never";
+  node.self.host_pool_pages = PageKind::kSmall;
+  node.self.huge_pages.shared_memory = "never";
   node.self.devices.front().backing = Backing::kIpc;
   node.self.devices.front().stream_words = false;
   node.self.no_in_place = "no memory";
@@ -91,6 +94,38 @@ TEST(Doctor, ASmallPoolNeedsLittleLockedMemory) {
   Node node;
   node.machine.memlock_bytes = 8 << 20;
   node.self.host_pool_bytes = 4 << 20;
+  EXPECT_TRUE(node.Degraded().empty());
+}
+
+TEST(Doctor, SmallPagesAreNamedWithEveryWayToBetterOnes) {
+  Node node;
+  node.self.host_pool_pages = PageKind::kSmall;
+  node.self.huge_pages = {.shared_memory = "never",
+                          .reserved_bytes = uint64_t{8} << 30,
+                          .free_bytes = uint64_t{2} << 30};
+  EXPECT_THAT(node.Degraded()["huge pages"],
+              AllOf(HasSubstr("(never), and 2.0 GiB of 8.0 GiB of reserved "
+                              "ones are free -> echo"),
+                    HasSubstr(" or sysctl vm.nr_hugepages=32768; then")));
+  // Reserved ones are not wanted, and not there.
+  node.self.best_pages = PageKind::kTransparent;
+  EXPECT_THAT(node.Degraded()["huge pages"],
+              AllOf(HasSubstr("-> echo advise"), Not(HasSubstr("reserved")),
+                    Not(HasSubstr("sysctl"))));
+  node.self.best_pages = PageKind::kHugetlb;
+  node.self.huge_pages = {};
+  EXPECT_THAT(node.Degraded()["huge pages"],
+              AllOf(HasSubstr("this kernel has none"),
+                    HasSubstr("none are reserved -> sysctl")));
+  // An inherited pool.
+  node.self.huge_pages.shared_memory = "advise";
+  EXPECT_THAT(node.Degraded()["huge pages"],
+              AllOf(HasSubstr("older than"), HasSubstr("-> stop hoistd")));
+}
+
+TEST(Doctor, SmallPagesThatWereAskedForAreGood) {
+  Node node;
+  node.self.host_pool_pages = node.self.best_pages = PageKind::kSmall;
   EXPECT_TRUE(node.Degraded().empty());
 }
 

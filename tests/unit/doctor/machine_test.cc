@@ -22,7 +22,6 @@ TEST_F(MachineTree, NothingThereIsNothingSaid) {
   const Machine machine = ReadMachine(root_);
   EXPECT_EQ(machine.driver, "");
   EXPECT_TRUE(machine.gpus.empty());
-  EXPECT_EQ(machine.shmem_huge_pages, "");
   EXPECT_EQ(machine.memory_nodes, 1u);
   EXPECT_GT(machine.descriptors, 0u);
 }
@@ -35,8 +34,6 @@ TEST_F(MachineTree, WhatTheKernelTellsIsRead) {
   Pci("0000:17:00.0", "0x10de", "0x030000", "16");
   Pci("0000:18:00.0", "0x10de", "0x040300", "16");  // Its sound.
   Pci("0000:19:00.0", "0x8086", "0x030000", "16");  // Another's.
-  Write("/sys/kernel/mm/transparent_hugepage/shmem_enabled",
-        "always within_size [advise] never deny force\n");
   Write("/sys/devices/system/node/has_memory", "0-1,3\n");
   const Machine machine = ReadMachine(root_);
   EXPECT_EQ(machine.driver, "580.95.05");
@@ -45,16 +42,13 @@ TEST_F(MachineTree, WhatTheKernelTellsIsRead) {
   EXPECT_EQ(machine.gpus[0].width, 16u);
   EXPECT_EQ(machine.gpus[1].width, 8u);
   EXPECT_EQ(machine.gpus[1].most_width, 16u);
-  EXPECT_EQ(machine.shmem_huge_pages, "advise");
   EXPECT_EQ(machine.memory_nodes, 3u);
 }
 
 TEST_F(MachineTree, WhatIsBrokenIsAsIfItWereNotThere) {
-  Write("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "]never[\n");
   Write("/sys/devices/system/node/has_memory", "3-x\n");
   Pci("0000:17:00.0", "0x10de", "0x030000", "Unknown");
   const Machine machine = ReadMachine(root_);
-  EXPECT_EQ(machine.shmem_huge_pages, "");
   EXPECT_EQ(machine.memory_nodes, 1u);
   EXPECT_EQ(machine.gpus.at(0).width, 0u);
 }

@@ -14,6 +14,7 @@
 #include "absl/synchronization/notification.h"
 #include "daemon/base/status.h"
 #include "daemon/device/emulated_device.h"
+#include "daemon/host/pool_memory.h"
 #include "gmock/gmock.h"
 #include "hoist/shared/mapping.h"
 #include "tests/support/status_matchers.h"
@@ -23,7 +24,7 @@ namespace hoistd::host_pool_test {
 absl::StatusOr<std::unique_ptr<HostPool>> MakePool(
     const HostPoolOptions& options, std::vector<Device*> devices) {
   HOIST_ASSIGN_OR_RETURN(const hoist::UniqueFd memory,
-                         MakeHostMemory(options.bytes));
+                         MakeHostMemory(options.bytes, PageKind::kSmall, 1));
   return HostPool::Create(options, std::move(devices), memory);
 }
 
@@ -369,7 +370,8 @@ TEST(HostPool, WhatIsBeingPinnedIsWaitedFor) {
 }
 
 TEST(HostPool, MemoryThatIsOlderIsAsItWas) {
-  ASSERT_OK_AND_ASSIGN(const hoist::UniqueFd memory, MakeHostMemory(4 * kMiB));
+  ASSERT_OK_AND_ASSIGN(const hoist::UniqueFd memory,
+                       MakeHostMemory(4 * kMiB, PageKind::kSmall, 1));
   const HostPoolOptions options = {.bytes = 4 * kMiB};
   {
     ASSERT_OK_AND_ASSIGN(const auto pool,
