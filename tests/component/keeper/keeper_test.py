@@ -4,6 +4,7 @@ keeper_test.py HOIST-KEEPER HOISTD [unittest options]; needs HOIST_LIBRARY,
 PYTHONPATH and NumPy. HOIST_TEST_BACKEND=cuda: on a GPU, with PyTorch.
 """
 
+import mmap
 import os
 import pathlib
 import resource
@@ -29,6 +30,16 @@ KEEPER = sys.argv.pop(1)
 HOISTD = sys.argv.pop(1)
 BACKEND = os.environ.get("HOIST_TEST_BACKEND", "emulated")
 GROUPS = 10
+
+
+def flip(path, image):
+    """A bit of the file, where it has these bytes."""
+    # Mapped, as nobody can write() to a pool of reserved huge pages.
+    with open(path, "r+b", buffering=0) as file, \
+            mmap.mmap(file.fileno(), 0) as memory:
+        at = memory.find(image[:4096])
+        assert memory[at:at + len(image)] == image, path
+        memory[at + 1000] ^= 4
 
 
 def array_of(tensor):
@@ -137,12 +148,7 @@ class Keeper(Published):
         pool = next(
             fd for fd in pathlib.Path(f"/proc/{pid}/fd").iterdir()
             if "hoist-host" in os.readlink(fd))
-        memory = open(pool, "r+b", buffering=0)
-        whole = os.pread(memory.fileno(), 64 * MIB, 0)
-        at = whole.find(image[:4096])
-        self.assertEqual(whole[at:at + len(image)], image)
-        os.pwrite(memory.fileno(), bytes([image[1000] ^ 4]), at + 1000)
-        memory.close()
+        flip(pool, image)
         os.kill(pid, signal.SIGKILL)
         until(lambda: self.served_by_another(pid))
 
@@ -270,20 +276,13 @@ class OnDisk(Published):
         self.assertEqual(ended, code, said)
         return said
 
-    def flip(self, path, image):
-        """A bit of the file, where it has these bytes."""
-        with open(path, "r+b", buffering=0) as file:
-            at = file.read().find(image[:4096])
-            self.assertGreaterEqual(at, 0)
-            os.pwrite(file.fileno(), bytes([image[1000] ^ 4]), at + 1000)
-
     def test_a_check_finds_and_repairs_what_is_damaged(self):
         self.begin("at_once")
         until(lambda: self.unsaved() == 0)
         self.assertIn("all are right", self.check(code=0))
         for segment in (self.spill / "images").iterdir():
             if bytes_of(3).tobytes()[:4096] in segment.read_bytes():
-                self.flip(segment, bytes_of(3).tobytes())
+                flip(segment, bytes_of(3).tobytes())
         said = self.check("model", "--repair", code=4)
         self.assertIn("model/g3 on disk: damaged", said)
         self.assertIn("written again from the host", said)
@@ -293,7 +292,7 @@ class OnDisk(Published):
         pool = next(
             fd for fd in pathlib.Path(f"/proc/{self.pid()}/fd").iterdir()
             if "hoist-host" in os.readlink(fd))
-        self.flip(pool, bytes_of(4).tobytes())
+        flip(pool, bytes_of(4).tobytes())
         said = self.check(code=4)
         self.assertIn("model/g4 on host: damaged", said)
         self.assertIn("read from the disk again", said)
