@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/base/status.h"
 #include "daemon/convert/types_convert.h"
-#include "daemon/model/safetensors.h"
+#include "daemon/model/file_header.h"
 #include "hoist/v1/persisted.pb.h"
 
 namespace hoistd {

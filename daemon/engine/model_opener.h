@@ -8,8 +8,8 @@
 #include "daemon/io/open_files.h"
 #include "daemon/io/source_file.h"
 #include "daemon/io_helper/io_helper.h"
+#include "daemon/model/file_header.h"
 #include "daemon/model/model.h"
-#include "daemon/model/safetensors.h"
 #include "daemon/mover/mover.h"
 #include "daemon/types/ids.h"
 

@@ -14,8 +14,8 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "daemon/base/status.h"
+#include "daemon/model/file_header.h"
 #include "daemon/model/model_name.h"
-#include "daemon/model/safetensors.h"
 
 namespace hoistd {
 namespace {

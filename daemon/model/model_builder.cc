@@ -59,7 +59,7 @@ absl::StatusOr<std::vector<SourceTensor>> Locate(
     }
     sheets.push_back(std::make_shared<const Sheet>(*std::move(sheet)));
     const uint64_t* offset = offsets.data();
-    for (const SafetensorsTensor& tensor : shards[file].header.tensors) {
+    for (const FileTensor& tensor : shards[file].header.tensors) {
       if (const auto [other, fresh] = file_of.emplace(tensor.name, file);
           !fresh) {
         return absl::InvalidArgumentError(absl::StrCat(

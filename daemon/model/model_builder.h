@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "daemon/model/grouping.h"
 #include "daemon/model/model.h"
-#include "daemon/model/safetensors.h"
+#include "daemon/model/file_header.h"
 #include "daemon/model/safetensors_index.h"
 #include "daemon/model/source_tensor.h"
 #include "daemon/model/tensor.h"
@@ -20,7 +20,7 @@ namespace hoistd {
 struct ShardHeader {
   std::string name;       // The file's base name.
   FileIdentity identity;  // With the header's hash.
-  SafetensorsHeader header;
+  FileHeader header;
 };
 
 struct BuildModelArgs {

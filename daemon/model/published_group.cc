@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/base/sha256.h"
 #include "daemon/base/status.h"
+#include "daemon/model/file_header.h"
 #include "daemon/model/model_name.h"
-#include "daemon/model/safetensors.h"
 #include "hoist/shared/image_layout.h"
 
 namespace hoistd {

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/base/status.h"
 #include "daemon/model/json_reader.h"
@@ -19,16 +18,11 @@ namespace {
 
 constexpr char kMetadata[] = "__metadata__";
 
-absl::Status Bad(absl::string_view tensor, absl::string_view rule) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("tensor ", Quoted(tensor), ": ", rule));
-}
-
 // The document is {name: {dtype, shape, data_offsets}, __metadata__: {k: v}};
 // anything deeper or other is refused where it begins.
 class HeaderReader final : public JsonEvents {
  public:
-  SafetensorsHeader Take() && { return std::move(header_); }
+  FileHeader Take() && { return std::move(header_); }
 
   absl::Status OnBeginObject() override {
     if (depth_ == 0) {
@@ -49,7 +43,7 @@ class HeaderReader final : public JsonEvents {
       key_ = std::move(key);
       HOIST_RETURN_IF_ERROR(ValidateTensorName(key_));
       if (!names_.insert(key_).second) {
-        return Bad(key_, "the name is there twice");
+        return BadTensor(key_, "the name is there twice");
       }
       if (names_.size() > kMaxTensors) {
         return absl::InvalidArgumentError(
@@ -59,7 +53,7 @@ class HeaderReader final : public JsonEvents {
       return absl::OkStatus();
     }
     if (in_metadata()) {
-      if (header_.metadata.contains(key)) {
+      if (!metadata_.insert(key).second) {
         return absl::InvalidArgumentError(
             absl::StrCat("metadata key ", Quoted(key), " is there twice"));
       }
@@ -71,10 +65,10 @@ class HeaderReader final : public JsonEvents {
                          : key == "data_offsets" ? 4
                                                  : 0;
     if (bit == 0) {
-      return Bad(key_, absl::StrCat("unknown field ", Quoted(key)));
+      return BadTensor(key_, absl::StrCat("unknown field ", Quoted(key)));
     }
     if ((fields_ & bit) != 0) {
-      return Bad(key_, absl::StrCat("field ", key, " is there twice"));
+      return BadTensor(key_, absl::StrCat("field ", key, " is there twice"));
     }
     fields_ |= bit;
     field_ = std::move(key);
@@ -84,13 +78,13 @@ class HeaderReader final : public JsonEvents {
   absl::Status OnEndObject() override {
     if (--depth_ != 1 || key_ == kMetadata) return absl::OkStatus();
     if (fields_ != 7) {
-      return Bad(key_, "dtype, shape and data_offsets must all be given");
+      return BadTensor(key_, "dtype, shape and data_offsets must all be given");
     }
     if (offsets_.size() != 2) {
-      return Bad(key_, "data_offsets must be two numbers, begin and end");
+      return BadTensor(key_, "data_offsets must be two numbers, begin and end");
     }
     if (offsets_[0] > offsets_[1]) {
-      return Bad(key_, "data_offsets end before they begin");
+      return BadTensor(key_, "data_offsets end before they begin");
     }
     tensor_.file_offset = offsets_[0];
     tensor_.bytes = offsets_[1] - offsets_[0];
@@ -112,14 +106,11 @@ class HeaderReader final : public JsonEvents {
 
   absl::Status OnString(std::string value) override {
     if (depth_ != 2 || array_) return Unexpected("a string");
-    if (in_metadata()) {
-      header_.metadata[field_] = std::move(value);
-      return absl::OkStatus();
-    }
+    if (in_metadata()) return absl::OkStatus();
     if (field_ != "dtype") return Unexpected("a string");
     const std::optional<hoist::DType> dtype = hoist::DTypeFromName(value);
     if (!dtype.has_value() || *dtype == hoist::DType::kC128) {
-      return Bad(key_, absl::StrCat("unknown dtype ", Quoted(value)));
+      return BadTensor(key_, absl::StrCat("unknown dtype ", Quoted(value)));
     }
     tensor_.dtype = *dtype;
     return absl::OkStatus();
@@ -130,16 +121,17 @@ class HeaderReader final : public JsonEvents {
     if (field_ == "data_offsets") {
       offsets_.push_back(value);
       if (offsets_.size() > 2) {
-        return Bad(key_, "data_offsets must be two numbers, begin and end");
+        return BadTensor(key_,
+                         "data_offsets must be two numbers, begin and end");
       }
       return absl::OkStatus();
     }
     if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
-      return Bad(key_, "a dimension is larger than 2^63 - 1");
+      return BadTensor(key_, "a dimension is larger than 2^63 - 1");
     }
     if (tensor_.shape.size() == kMaxDimensions) {
-      return Bad(key_, absl::StrCat("it has more than ", kMaxDimensions,
-                                    " dimensions"));
+      return BadTensor(key_, absl::StrCat("it has more than ", kMaxDimensions,
+                                          " dimensions"));
     }
     tensor_.shape.push_back(static_cast<int64_t>(value));
     return absl::OkStatus();
@@ -156,50 +148,53 @@ class HeaderReader final : public JsonEvents {
     if (depth_ == 0) {
       return absl::InvalidArgumentError("the header is not a JSON object");
     }
-    return Bad(key_, absl::StrCat(what, " where ",
-                                  depth_ == 1 ? "a tensor" : Quoted(field_),
-                                  " needs something else"));
+    return BadTensor(
+        key_,
+        absl::StrCat(what, " where ", depth_ == 1 ? "a tensor" : Quoted(field_),
+                     " needs something else"));
   }
 
-  SafetensorsHeader header_;
+  FileHeader header_;
   absl::flat_hash_set<std::string> names_;
+  absl::flat_hash_set<std::string> metadata_;  // Its keys.
   int depth_ = 0;
   bool array_ = false;
   std::string key_;    // At depth 1.
   std::string field_;  // At depth 2.
   unsigned fields_ = 0;
-  SafetensorsTensor tensor_;
+  FileTensor tensor_;
   std::vector<uint64_t> offsets_;
 };
 
 // Offsets are relative to the data's start on entry, to the file's on return.
 absl::Status CheckTiling(uint64_t data_offset, uint64_t data_bytes,
-                         std::vector<SafetensorsTensor>& tensors) {
+                         std::vector<FileTensor>& tensors) {
   uint64_t end = 0;
-  for (SafetensorsTensor& tensor : tensors) {
+  for (FileTensor& tensor : tensors) {
     if (tensor.file_offset > data_bytes ||
         tensor.bytes > data_bytes - tensor.file_offset) {
-      return Bad(tensor.name,
-                 absl::StrCat("its bytes end past the file's end (", data_bytes,
-                              " bytes of data)"));
+      return BadTensor(tensor.name,
+                       absl::StrCat("its bytes end past the file's end (",
+                                    data_bytes, " bytes of data)"));
     }
     if (tensor.file_offset < end) {
-      return Bad(tensor.name, "its bytes overlap another tensor's");
+      return BadTensor(tensor.name, "its bytes overlap another tensor's");
     }
     if (tensor.file_offset > end) {
-      return Bad(tensor.name,
-                 absl::StrCat("there is a hole of ", tensor.file_offset - end,
-                              " bytes before it"));
+      return BadTensor(tensor.name, absl::StrCat("there is a hole of ",
+                                                 tensor.file_offset - end,
+                                                 " bytes before it"));
     }
     const auto bytes = hoist::ContiguousBytes(tensor.dtype, tensor.shape);
     if (!bytes.has_value()) {
-      return Bad(tensor.name,
-                 "its shape overflows, or its bits do not fill whole bytes");
+      return BadTensor(
+          tensor.name,
+          "its shape overflows, or its bits do not fill whole bytes");
     }
     if (*bytes != tensor.bytes) {
-      return Bad(tensor.name,
-                 absl::StrCat("dtype and shape take ", *bytes,
-                              " bytes, data_offsets ", tensor.bytes));
+      return BadTensor(tensor.name,
+                       absl::StrCat("dtype and shape take ", *bytes,
+                                    " bytes, data_offsets ", tensor.bytes));
     }
     end = tensor.file_offset + tensor.bytes;
     tensor.file_offset += data_offset;
@@ -213,12 +208,6 @@ absl::Status CheckTiling(uint64_t data_offset, uint64_t data_bytes,
 }
 
 }  // namespace
-
-std::string Quoted(absl::string_view hostile) {
-  constexpr size_t kShown = 64;
-  return absl::StrCat("\"", absl::CHexEscape(hostile.substr(0, kShown)),
-                      hostile.size() > kShown ? "..." : "", "\"");
-}
 
 absl::StatusOr<uint64_t> SafetensorsHeaderBytes(absl::string_view first_bytes,
                                                 uint64_t file_bytes) {
@@ -244,8 +233,8 @@ absl::StatusOr<uint64_t> SafetensorsHeaderBytes(absl::string_view first_bytes,
   return length;
 }
 
-absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view json,
-                                                         uint64_t file_bytes) {
+absl::StatusOr<FileHeader> ParseSafetensorsHeader(absl::string_view json,
+                                                  uint64_t file_bytes) {
   if (json.empty() || json.front() != '{') {
     return absl::InvalidArgumentError(
         "not a safetensors file: the header does not begin with '{'");
@@ -257,9 +246,9 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view json,
   }
   HeaderReader reader;
   HOIST_RETURN_IF_ERROR(ReadJson(json, reader));
-  SafetensorsHeader header = std::move(reader).Take();
+  FileHeader header = std::move(reader).Take();
   std::sort(header.tensors.begin(), header.tensors.end(),
-            [](const SafetensorsTensor& a, const SafetensorsTensor& b) {
+            [](const FileTensor& a, const FileTensor& b) {
               return std::tie(a.file_offset, a.bytes, a.name) <
                      std::tie(b.file_offset, b.bytes, b.name);
             });

@@ -5,8 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "daemon/base/status.h"
+#include "daemon/model/file_header.h"
 #include "daemon/model/json_reader.h"
-#include "daemon/model/safetensors.h"
 
 namespace hoistd {
 namespace {

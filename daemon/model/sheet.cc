@@ -6,11 +6,11 @@
 
 namespace hoistd {
 
-std::optional<Sheet> LayOutSheet(std::span<const SafetensorsTensor> tensors,
+std::optional<Sheet> LayOutSheet(std::span<const FileTensor> tensors,
                                  std::vector<uint64_t>& offsets) {
   std::vector<uint64_t> sizes;
   sizes.reserve(tensors.size());
-  for (const SafetensorsTensor& tensor : tensors) sizes.push_back(tensor.bytes);
+  for (const FileTensor& tensor : tensors) sizes.push_back(tensor.bytes);
   std::optional<hoist::ImageLayout> layout = hoist::LayOutImage(sizes);
   if (!layout.has_value()) return std::nullopt;
   Sheet sheet;

@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "daemon/model/safetensors.h"
+#include "daemon/model/file_header.h"
 #include "daemon/types/ranges.h"
 
 namespace hoistd {
@@ -31,7 +31,7 @@ struct Sheet {
 
 // The sheet of a file's `tensors`, which are in file order, and in `offsets`
 // where each begins in it. nullopt: it would be larger than kMaxImageBytes.
-std::optional<Sheet> LayOutSheet(std::span<const SafetensorsTensor> tensors,
+std::optional<Sheet> LayOutSheet(std::span<const FileTensor> tensors,
                                  std::vector<uint64_t>& offsets);
 
 using Sheets = std::vector<std::shared_ptr<const Sheet>>;  // By file.

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "daemon/base/status.h"
-#include "daemon/model/safetensors.h"
+#include "daemon/model/file_header.h"
 #include "hoist/shared/image_layout.h"
 
 namespace hoistd {

@@ -68,7 +68,7 @@ struct FileIdentity {
   uint64_t size = 0;
   int64_t mtime_ns = 0;
   int64_t ctime_ns = 0;
-  Fingerprint header_hash = {};  // XXH3-128 of the safetensors header.
+  Fingerprint header_hash = {};  // XXH3-128 of the file's header.
 
   auto operator<=>(const FileIdentity&) const = default;
 };

@@ -16,7 +16,7 @@
 #include "daemon/base/hash.h"
 #include "daemon/base/sha256.h"
 #include "daemon/base/status.h"
-#include "daemon/model/safetensors.h"
+#include "daemon/model/file_header.h"
 #include "daemon/store/dir_files.h"
 
 namespace hoistd {

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/model/safetensors.h"
+#include "daemon/model/file_header.h"
 
 namespace hoistd {
 namespace {

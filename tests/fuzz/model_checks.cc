@@ -42,11 +42,11 @@ void RequireWithin(const Tensor& tensor) {
 
 }  // namespace
 
-void RequireSoundHeader(const SafetensorsHeader& header, uint64_t data_begin,
+void RequireSoundHeader(const FileHeader& header, uint64_t data_begin,
                         uint64_t file_bytes) {
   std::set<std::string> names;
   uint64_t end = data_begin;
-  for (const SafetensorsTensor& tensor : header.tensors) {
+  for (const FileTensor& tensor : header.tensors) {
     FUZZ_REQUIRE(names.insert(tensor.name).second);
     FUZZ_REQUIRE(tensor.name.find('\0') == std::string::npos);
     FUZZ_REQUIRE(tensor.shape.size() <= kMaxDimensions);
@@ -132,8 +132,8 @@ void RequireSoundGroup(const Group& group) {
   }
 }
 
-SafetensorsHeader SmallHeader() {
-  SafetensorsHeader header;
+FileHeader SmallHeader() {
+  FileHeader header;
   uint64_t at = kSmallFileBytes - 4096;
   const auto add = [&](const char* name, hoist::DType dtype,
                        std::vector<int64_t> shape) {

@@ -8,14 +8,14 @@
 
 #include "daemon/core/requests.h"
 #include "daemon/model/model.h"
-#include "daemon/model/safetensors.h"
+#include "daemon/model/file_header.h"
 #include "daemon/model/tensor.h"
 
 namespace hoistd::fuzz {
 
 // Tensors cover the file from `data_begin` to its end without gap or overlap,
 // each as long as its shape says.
-void RequireSoundHeader(const SafetensorsHeader& header, uint64_t data_begin,
+void RequireSoundHeader(const FileHeader& header, uint64_t data_begin,
                         uint64_t file_bytes);
 
 // Read from one file: tensors lie in order in their groups' images, and are
@@ -30,7 +30,7 @@ void RequireSoundRegister(const RegisterModelArgs& args);
 void RequireSoundGroup(const Group& group);
 
 // A file of a few tensors in a header; joined tensors are made of its own.
-SafetensorsHeader SmallHeader();
+FileHeader SmallHeader();
 inline constexpr uint64_t kSmallFileBytes = 8 + 1024 + 4096;
 
 // Builds a model of SmallHeader as the client asks: sound, or refused.

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/model/safetensors.h"
 #include "hoist/shared/image_layout.h"
 #include "tests/support/safetensors_writer.h"
 #include "tests/support/status_matchers.h"

@@ -86,11 +86,11 @@ std::string Repaired(const std::string& file, size_t data_bytes) {
   return testing::WithLength(json) + std::string(data_bytes, 'd');
 }
 
-void ExpectSound(const SafetensorsHeader& header, uint64_t data_begin,
+void ExpectSound(const FileHeader& header, uint64_t data_begin,
                  uint64_t file_bytes) {
   std::set<std::string> names;
   uint64_t end = data_begin;
-  for (const SafetensorsTensor& tensor : header.tensors) {
+  for (const FileTensor& tensor : header.tensors) {
     EXPECT_TRUE(names.insert(tensor.name).second);
     EXPECT_EQ(tensor.file_offset, end);
     EXPECT_EQ(hoist::ContiguousBytes(tensor.dtype, tensor.shape),
@@ -102,7 +102,7 @@ void ExpectSound(const SafetensorsHeader& header, uint64_t data_begin,
 
 // What is a header makes a model, or none for a reason, whose groups hold each
 // tensor once within their images.
-void ExpectModelSound(const SafetensorsHeader& header) {
+void ExpectModelSound(const FileHeader& header) {
   BuildModelArgs args;
   args.name = "m";
   args.shards.push_back({"m.safetensors", {}, header});
