@@ -8,6 +8,7 @@
 #include "daemon/base/status.h"
 #include "daemon/io_helper/file_calls.h"
 #include "daemon/io_helper/parked_file.h"
+#include "daemon/model/gguf.h"
 #include "daemon/model/model_builder.h"
 #include "daemon/model/safetensors.h"
 #include "daemon/model/safetensors_index.h"
@@ -39,6 +40,17 @@ class HeaderReader {
   absl::StatusOr<ShardHeader> Read(const SourceFile& file);
 
  private:
+  // A file's header, and the bytes that hold it.
+  struct Parsed {
+    FileHeader header;
+    std::string bytes;
+  };
+  absl::StatusOr<Parsed> ReadSafetensors(const SourceFile& file,
+                                         absl::string_view first);
+  absl::StatusOr<Parsed> ReadGguf(const SourceFile& file);
+  // Before the next header, or as much of it as is known, is read.
+  absl::Status Admit(uint64_t bytes);
+
   const OpenOptions options_;
   OpenFiles& open_;
   uint64_t bytes_ = 0;
@@ -46,32 +58,67 @@ class HeaderReader {
   std::optional<OpenFiles::Turn> turn_;  // Set once they are large.
 };
 
+absl::Status HeaderReader::Admit(uint64_t bytes) {
+  if (bytes_ + bytes > kMaxHeaderBytes) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the headers of the model's files take more than ", kMaxHeaderBytes,
+        " bytes; register them as several models"));
+  }
+  if (bytes_ + bytes > kSmallHeaderBytes && !turn_.has_value()) {
+    turn_.emplace(open_.TakeTurn(options_.owner));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<HeaderReader::Parsed> HeaderReader::ReadSafetensors(
+    const SourceFile& file, absl::string_view first) {
+  HOIST_ASSIGN_OR_RETURN(const uint64_t bytes,
+                         SafetensorsHeaderBytes(first, file.bytes()));
+  HOIST_RETURN_IF_ERROR(Admit(bytes));
+  Parsed parsed;
+  HOIST_ASSIGN_OR_RETURN(
+      parsed.bytes, ReadPrefix(file, kSafetensorsLengthBytes, bytes, options_));
+  HOIST_ASSIGN_OR_RETURN(parsed.header,
+                         ParseSafetensorsHeader(parsed.bytes, file.bytes()));
+  return parsed;
+}
+
+// A GGUF header does not say how long it is: a longer beginning is read until
+// it holds all of it.
+absl::StatusOr<HeaderReader::Parsed> HeaderReader::ReadGguf(
+    const SourceFile& file) {
+  constexpr uint64_t kFirstBytes = uint64_t{256} << 10;
+  for (uint64_t bytes = kFirstBytes;;) {
+    bytes = std::min({bytes, file.bytes(), kMaxGgufHeaderBytes});
+    Parsed parsed;
+    HOIST_ASSIGN_OR_RETURN(parsed.bytes, ReadPrefix(file, 0, bytes, options_));
+    HOIST_ASSIGN_OR_RETURN(GgufHeader gguf,
+                           ParseGgufHeader(parsed.bytes, file.bytes()));
+    HOIST_RETURN_IF_ERROR(Admit(gguf.bytes));
+    if (gguf.bytes <= bytes) {
+      parsed.header = std::move(gguf.header);
+      parsed.bytes.resize(gguf.bytes);
+      return parsed;
+    }
+    bytes = std::max(gguf.bytes, 2 * bytes);
+  }
+}
+
 absl::StatusOr<ShardHeader> HeaderReader::Read(const SourceFile& file) {
   const uint64_t prefix =
       std::min<uint64_t>(file.bytes(), kSafetensorsLengthBytes);
   HOIST_ASSIGN_OR_RETURN(const std::string first,
                          ReadPrefix(file, 0, prefix, options_));
-  HOIST_ASSIGN_OR_RETURN(const uint64_t bytes,
-                         SafetensorsHeaderBytes(first, file.bytes()));
-  bytes_ += bytes;
-  if (bytes_ > kMaxHeaderBytes) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the headers of the model's files take more than ", kMaxHeaderBytes,
-        " bytes; register them as several models"));
-  }
-  if (bytes_ > kSmallHeaderBytes && !turn_.has_value()) {
-    turn_.emplace(open_.TakeTurn(options_.owner));
-  }
-  HOIST_ASSIGN_OR_RETURN(
-      const std::string json,
-      ReadPrefix(file, kSafetensorsLengthBytes, bytes, options_));
+  HOIST_ASSIGN_OR_RETURN(Parsed parsed, IsGguf(first)
+                                            ? ReadGguf(file)
+                                            : ReadSafetensors(file, first));
+  bytes_ += parsed.bytes.size();
   ShardHeader shard;
   shard.name = file.name();
   shard.identity = file.identity();
   shard.identity.header_hash =
-      Xxh3(std::as_bytes(std::span<const char>(json.data(), json.size())));
-  HOIST_ASSIGN_OR_RETURN(shard.header,
-                         ParseSafetensorsHeader(json, file.bytes()));
+      Xxh3(std::as_bytes(std::span<const char>(parsed.bytes)));
+  shard.header = std::move(parsed.header);
   tensors_ += shard.header.tensors.size();
   if (tensors_ > kMaxTensors) {
     return absl::ResourceExhaustedError(

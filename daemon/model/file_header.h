@@ -27,6 +27,9 @@ struct FileTensor {
 struct FileHeader {
   // By file offset. None overlaps another, and all lie behind the header.
   std::vector<FileTensor> tensors;
+  // Where the file is a part of a set, as it says itself: which, of how many.
+  uint32_t part = 0;
+  uint32_t parts = 0;  // 0: of none.
 };
 
 // `hostile` in quotes, escaped to printable ASCII, cut after 64 bytes: for

@@ -37,6 +37,27 @@ absl::Status ApplyIndex(const SafetensorsIndex& index,
   return absl::OkStatus();
 }
 
+// A file that says which part of a set it is needs the others: what it holds
+// is no model.
+absl::Status CheckSets(const std::vector<ShardHeader>& shards) {
+  std::set<uint32_t> parts;
+  uint32_t wanted = 0;
+  for (const ShardHeader& shard : shards) {
+    const auto& [tensors, part, count] = shard.header;
+    if (count == 0) continue;
+    if (!parts.insert(part).second || (wanted != 0 && wanted != count)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "file ", Quoted(shard.name), " is part ", part + 1, " of ", count,
+          ", and another file is of another set: name one set's files"));
+    }
+    wanted = count;
+  }
+  if (parts.size() == wanted) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the files are ", parts.size(), " of a set's ", wanted,
+                   " parts; name all of them, or a folder with no other"));
+}
+
 // The files' tensors, in file order, and each file's sheet.
 absl::StatusOr<std::vector<SourceTensor>> Locate(
     const std::vector<ShardHeader>& shards,
@@ -178,6 +199,7 @@ absl::StatusOr<std::shared_ptr<const ModelSpec>> BuildModel(
   if (args.index.has_value()) {
     HOIST_RETURN_IF_ERROR(ApplyIndex(*args.index, args.shards));
   }
+  HOIST_RETURN_IF_ERROR(CheckSets(args.shards));
   // By name, so that the caller's order does not matter.
   std::sort(args.shards.begin(), args.shards.end(),
             [](const ShardHeader& a, const ShardHeader& b) {

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "daemon/model/file_header.h"
 #include "daemon/model/grouping.h"
 #include "daemon/model/model.h"
-#include "daemon/model/file_header.h"
 #include "daemon/model/safetensors_index.h"
 #include "daemon/model/source_tensor.h"
 #include "daemon/model/tensor.h"
@@ -38,9 +38,9 @@ struct BuildModelArgs {
 // With an index, shards it does not name are left out (folders may hold the
 // weights in a second form); of the shards it names, every tensor is taken.
 //
-// InvalidArgument: no tensors, one name in two shards, index and shards do not
-// agree, joined tensors (source_tensor.h) or the grouping do not fit, or a name
-// (model_name.h) is none.
+// InvalidArgument: no tensors, one name in two shards, or parts of a set
+// without the others; index and shards do not agree; joined tensors
+// (source_tensor.h) or the grouping do not fit; a name (model_name.h) is none.
 // ResourceExhausted: a group is larger than an image may be.
 absl::StatusOr<std::shared_ptr<const ModelSpec>> BuildModel(
     BuildModelArgs args);

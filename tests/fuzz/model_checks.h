@@ -7,14 +7,17 @@
 #include <vector>
 
 #include "daemon/core/requests.h"
-#include "daemon/model/model.h"
 #include "daemon/model/file_header.h"
+#include "daemon/model/model.h"
 #include "daemon/model/tensor.h"
 
 namespace hoistd::fuzz {
 
-// Tensors cover the file from `data_begin` to its end without gap or overlap,
-// each as long as its shape says.
+// Each tensor has a name of its own, is as long as its shape says, and lies
+// between `data_begin` and the file's end, in order and without overlap.
+void RequireSoundTensors(const FileHeader& header, uint64_t data_begin,
+                         uint64_t file_bytes);
+// And they cover the file from `data_begin` to its end without gap.
 void RequireSoundHeader(const FileHeader& header, uint64_t data_begin,
                         uint64_t file_bytes);
 

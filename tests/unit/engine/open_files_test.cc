@@ -11,12 +11,14 @@
 #include "daemon/engine/model_opener.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/gguf_writer.h"
 #include "tests/support/safetensors_writer.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
 
 namespace hoistd::open_files_test {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::StatusIs;
 using testing::TempDir;
@@ -118,6 +120,54 @@ TEST(OpenModel, ALargeHeaderWaitsForItsOwnersTurnAlone) {
   given = true;
   turn.reset();
   waits.join();
+}
+
+// A file of one tensor, behind `padding` bytes of metadata.
+std::string Gguf(size_t padding) {
+  return testing::GgufFile{.pairs = {testing::GgufPair(
+                               "k", testing::kGgufString,
+                               testing::GgufText(std::string(padding, 'p')))},
+                           .tensors = {testing::GgufTensor("w", {64, 2}, 8, 0)},
+                           .data_bytes = 136}
+      .Whole();
+}
+
+RegisterModelArgs GgufArgs(const TempDir& dir, const std::string& file) {
+  const std::string path = dir.path() + "/m.gguf";
+  EXPECT_OK(WriteFile(path, file));
+  RegisterModelArgs args;
+  args.name = "m";
+  args.shards.push_back(
+      {"m.gguf", hoist::UniqueFd(open(path.c_str(), O_RDONLY | O_CLOEXEC))});
+  return args;
+}
+
+TEST(OpenModel, AGgufHeaderOfAnyLengthIsReadToItsEnd) {
+  const TempDir dir;
+  OpenFiles files;
+  for (const size_t padding :
+       {size_t{0}, size_t{262'000}, size_t{262'144}, size_t{9'000'000}}) {
+    const std::string file = Gguf(padding);
+    ASSERT_OK_AND_ASSIGN(
+        const OpenedModel model,
+        OpenModel(GgufArgs(dir, file), {.owner = kAda}, files));
+    ASSERT_EQ(model.spec->groups.size(), 1u);
+    EXPECT_EQ(model.spec->groups[0]->tensors[0].bytes, 136u);
+    EXPECT_EQ(model.spec->sheets[0]->runs[0].file_offset, file.size() - 136);
+  }
+}
+
+TEST(OpenModel, AGgufHeaderThatIsWrongNamesItsFile) {
+  const TempDir dir;
+  OpenFiles files;
+  std::string file = Gguf(9'000'000);
+  file.resize(8'000'000);
+  EXPECT_THAT(OpenModel(GgufArgs(dir, file), {.owner = kAda}, files),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("m.gguf"), HasSubstr("truncated"))));
+  EXPECT_THAT(
+      OpenModel(GgufArgs(dir, Gguf(100'000'000)), {.owner = kAda}, files),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("100 MB")));
 }
 
 }  // namespace hoistd::open_files_test
