@@ -445,7 +445,7 @@ class CommandLine {
                            return Load(daemon, LoadOf(parsed_), output);
                          });
     load->add_option("PATH", parsed_.path,
-                     "a safetensors file or a folder of them, below "
+                     "a safetensors or GGUF file, or a folder of them, below "
                      "models.roots")
         ->required();
     load->add_option("--name", parsed_.name,

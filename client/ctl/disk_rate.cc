@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "hoist/shared/unique_fd.h"
+#include "hoist/shared/weight_files.h"
 
 namespace hoist::ctl {
 namespace {
@@ -69,7 +70,9 @@ std::string LargestModel(const std::vector<std::string>& folders) {
         folder, fs::directory_options::skip_permission_denied, error);
     while (!error && each != fs::recursive_directory_iterator() &&
            ++entries <= kMostEntries) {
-      if (each->path().extension() == ".safetensors") consider(each->path());
+      if (IsWeightFile(each->path().filename().string())) {
+        consider(each->path());
+      }
       each.increment(error);
     }
   }

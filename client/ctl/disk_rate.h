@@ -16,9 +16,9 @@ struct DiskRate {
   bool direct = false;  // Past the page cache.
 };
 
-// The largest safetensors file below one of the folders, or one that is named;
-// of folders the first entries alone, if there are very many. "": there is none
-// that this user can see.
+// The largest safetensors or GGUF file below one of the folders, or one that is
+// named; of folders the first entries alone, if there are very many. "": there
+// is none that this user can see.
 std::string LargestModel(const std::vector<std::string>& folders);
 
 // Reads the file from its beginning by several threads, for two seconds or

@@ -7,23 +7,21 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <memory>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "daemon/base/status.h"
 #include "hoist/shared/unique_fd.h"
+#include "hoist/shared/weight_files.h"
 
 namespace hoistd {
 namespace {
 
-constexpr char kSuffix[] = ".safetensors";
 constexpr char kIndexName[] = "model.safetensors.index.json";
 // The largest published models have some 200 shards.
 constexpr size_t kMaxShards = 2048;
@@ -157,18 +155,20 @@ absl::StatusOr<std::vector<std::string>> ListShards(hoist::UniqueFd folder,
     }
     const std::string name = entry->d_name;
     if (name == kIndexName) *has_index = true;
-    if (absl::EndsWith(name, kSuffix) && name != kSuffix) names.push_back(name);
+    if (hoist::IsWeightFile(name)) names.push_back(name);
   }
+  names = hoist::WeightFilesOf(names);
   if (names.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        path, " holds no *.safetensors; name the folder that does, or a file"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(path,
+                     " holds no *.safetensors and no *.gguf; name the folder "
+                     "that does, or a file"));
   }
   if (names.size() > kMaxShards) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, " holds ", names.size(), " *.safetensors; at most ",
-                     kMaxShards, " may make a model"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, " holds ", names.size(), " files of weights; at most ",
+        kMaxShards, " may make a model"));
   }
-  std::sort(names.begin(), names.end());
   return names;
 }
 
@@ -205,6 +205,28 @@ absl::StatusOr<ModelFiles> OpenFolder(const Beneath& beneath,
   return files;
 }
 
+// One file, or all of the set that it is a part of.
+absl::StatusOr<ModelFiles> OpenNamed(const Beneath& beneath,
+                                     const std::string& path,
+                                     const std::string& below) {
+  const std::string base = BaseName(path);
+  const std::vector<std::string> names = hoist::GgufSetOf(base);
+  ModelFiles files;
+  files.name = base.substr(0, base.rfind('.'));
+  if (names.size() > 1) {
+    files.name.resize(files.name.size() - hoist::kGgufPartBytes);
+  }
+  const std::string folder = below.substr(0, below.rfind('/') + 1);
+  for (const std::string& name : names) {
+    OpenFile file;
+    file.name = name;
+    HOIST_ASSIGN_OR_RETURN(
+        file.fd, beneath.OpenRegular(name == base ? below : folder + name));
+    files.shards.push_back(std::move(file));
+  }
+  return files;
+}
+
 absl::StatusOr<ModelFiles> OpenBelow(const std::vector<std::string>& roots,
                                      const std::string& root,
                                      const std::string& path,
@@ -218,17 +240,11 @@ absl::StatusOr<ModelFiles> OpenBelow(const std::vector<std::string>& roots,
   struct stat info;
   if (fstat(at.get(), &info) != 0) return ErrnoToStatus(errno, path);
   if (S_ISDIR(info.st_mode)) return OpenFolder(beneath, path, below);
-  if (S_ISREG(info.st_mode) && !absl::EndsWith(path, kSuffix)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, " is no *.safetensors file, nor a folder of them"));
+  if (S_ISREG(info.st_mode) && !hoist::IsWeightFile(BaseName(path))) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, " is no *.safetensors or *.gguf file, nor a folder of them"));
   }
-  ModelFiles files;
-  OpenFile file;
-  file.name = BaseName(path);
-  files.name = std::string(absl::StripSuffix(file.name, kSuffix));
-  HOIST_ASSIGN_OR_RETURN(file.fd, beneath.OpenRegular(below));
-  files.shards.push_back(std::move(file));
-  return files;
+  return OpenNamed(beneath, path, below);
 }
 
 }  // namespace

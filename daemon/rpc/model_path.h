@@ -15,13 +15,14 @@
 namespace hoistd {
 
 struct ModelFiles {
-  std::string name;  // The folder's, or the file's without ".safetensors".
+  std::string name;  // The folder's, or the file's without its ending.
   std::vector<OpenFile> shards;  // By name.
   std::optional<OpenFile> index;
 };
 
-// Opens a model's files. `path` is one safetensors file, or a folder with
-// *.safetensors and optionally model.safetensors.index.json.
+// Opens a model's files. `path` is one safetensors or GGUF file, a part of a
+// GGUF set ("m-00001-of-00003.gguf"), which stands for all, or a folder with
+// *.safetensors and optionally model.safetensors.index.json, or with *.gguf.
 //
 // A path is never authority: it must lie below one of `roots`, and so must the
 // target of every symlink and ".." on the way. Only regular files are opened;

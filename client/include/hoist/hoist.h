@@ -263,7 +263,7 @@ struct JoinedTensor {
 
 struct RegisterOptions {  // Of Session::RegisterModel.
   std::string name;
-  std::string path;  // A safetensors file, or a folder of them.
+  std::string path;  // A safetensors or GGUF file, or a folder of them.
   Grouping grouping = Grouping::kBlock;
   std::vector<GroupSpec> groups = {};  // If any: replace `grouping`.
   Readers readers = Readers::kDefault;

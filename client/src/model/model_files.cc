@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <memory>
-#include <string_view>
 #include <utility>
 
+#include "hoist/shared/weight_files.h"
 #include "hoist/shared/wire.h"
 
 namespace hoist {
@@ -17,7 +17,6 @@ namespace {
 
 constexpr char kIndexName[] = "model.safetensors.index.json";
 constexpr char kSingleName[] = "model.safetensors";
-constexpr std::string_view kShardEnding = ".safetensors";
 
 struct CloseDir {
   void operator()(DIR* dir) const { closedir(dir); }
@@ -55,40 +54,40 @@ bool Has(const std::vector<std::string>& names, const char* name) {
   return std::binary_search(names.begin(), names.end(), name);
 }
 
-Result<ModelFiles> OpenFolder(const std::string& folder) {
-  Result<std::vector<std::string>> names = NamesIn(folder);
-  if (!names.ok()) return names.status();
-  std::vector<std::string> shards;
-  for (const std::string& name : *names) {
-    if (name.ends_with(kShardEnding) && name != kShardEnding) {
-      shards.push_back(name);
-    }
-  }
-  if (shards.empty()) {
-    return Status(Code::kInvalidArgument,
-                  folder + " holds no .safetensors file");
-  }
-  const bool indexed = Has(*names, kIndexName);
-  if (!indexed && Has(*names, kSingleName)) shards = {kSingleName};
+Result<ModelFiles> OpenShards(const std::string& folder,
+                              const std::vector<std::string>& names) {
   // One more descriptor may carry the message itself.
-  if (shards.size() + 2 > kMaxFdsPerMessage) {
+  if (names.size() + 2 > kMaxFdsPerMessage) {
     return Status(Code::kInvalidArgument,
-                  folder + " holds " + std::to_string(shards.size()) +
-                      " .safetensors files; at most " +
+                  folder + " holds " + std::to_string(names.size()) +
+                      " files of weights; at most " +
                       std::to_string(kMaxFdsPerMessage - 2) +
                       " can be registered as one model");
   }
   ModelFiles files;
-  for (const std::string& name : shards) {
+  for (const std::string& name : names) {
     Result<OpenFile> file = OpenRegular(folder, name);
     if (!file.ok()) return file.status();
     files.shards.push_back(std::move(file).value());
   }
-  if (indexed) {
-    Result<OpenFile> file = OpenRegular(folder, kIndexName);
-    if (!file.ok()) return file.status();
-    files.index.push_back(std::move(file).value());
+  return files;
+}
+
+Result<ModelFiles> OpenFolder(const std::string& folder) {
+  Result<std::vector<std::string>> names = NamesIn(folder);
+  if (!names.ok()) return names.status();
+  std::vector<std::string> shards = WeightFilesOf(*names);
+  if (shards.empty()) {
+    return Status(Code::kInvalidArgument,
+                  folder + " holds no .safetensors or .gguf file");
   }
+  const bool indexed = Has(*names, kIndexName);
+  if (!indexed && Has(*names, kSingleName)) shards = {kSingleName};
+  Result<ModelFiles> files = OpenShards(folder, shards);
+  if (!files.ok() || !indexed) return files;
+  Result<OpenFile> file = OpenRegular(folder, kIndexName);
+  if (!file.ok()) return file.status();
+  files->index.push_back(std::move(file).value());
   return files;
 }
 
@@ -101,12 +100,8 @@ Result<ModelFiles> OpenModelFiles(const std::string& path) {
   const size_t slash = path.rfind('/');
   const bool bare = slash == std::string::npos;
   const std::string folder = bare ? "" : path.substr(0, slash);
-  Result<OpenFile> file = OpenRegular(bare || slash > 0 ? folder : "/",
-                                      bare ? path : path.substr(slash + 1));
-  if (!file.ok()) return file.status();
-  ModelFiles files;
-  files.shards.push_back(std::move(file).value());
-  return files;
+  return OpenShards(bare || slash > 0 ? folder : "/",
+                    GgufSetOf(bare ? path : path.substr(slash + 1)));
 }
 
 }  // namespace hoist

@@ -20,10 +20,11 @@ struct ModelFiles {
   std::vector<OpenFile> index;   // One or none.
 };
 
-// `path` is a safetensors file or a folder. Of a folder it opens all
+// `path` is a safetensors or GGUF file, or a folder. Of a folder it opens all
 // *.safetensors files if there is an index.json, by which the daemon selects;
-// else model.safetensors; else all. NotFound, PermissionDenied: the system's.
-// InvalidArgument: no safetensors file there, or not a regular one.
+// else model.safetensors; else all; without any, all *.gguf files. One part of
+// a GGUF set stands for all. NotFound, PermissionDenied: the system's.
+// InvalidArgument: no such file there, or not a regular one.
 Result<ModelFiles> OpenModelFiles(const std::string& path);
 
 }  // namespace hoist

@@ -71,11 +71,33 @@ TEST_F(ModelFilesTest, ElseAllAreTaken) {
   EXPECT_THAT(Shards(), ElementsAre("one.safetensors", "two.safetensors"));
 }
 
+TEST_F(ModelFilesTest, WithoutSafetensorsGgufFilesAreTaken) {
+  Write("b.gguf");
+  Write("a.gguf");
+  EXPECT_THAT(Shards(), ElementsAre("a.gguf", "b.gguf"));
+  Write("w.safetensors");
+  EXPECT_THAT(Shards(), ElementsAre("w.safetensors"));
+}
+
+TEST_F(ModelFilesTest, APartOfAGgufSetBringsTheOthers) {
+  Write("m-00001-of-00002.gguf");
+  const std::string part = folder_ + "/m-00001-of-00002.gguf";
+  EXPECT_EQ(OpenModelFiles(part).status().code(), Code::kNotFound);
+  EXPECT_THAT(OpenModelFiles(part).status().message(),
+              HasSubstr("m-00002-of-00002.gguf"));
+  Write("m-00002-of-00002.gguf");
+  Write("m-q8.gguf");
+  Result<ModelFiles> files = OpenModelFiles(part);
+  ASSERT_TRUE(files.ok());
+  ASSERT_EQ(files->shards.size(), 2u);
+  EXPECT_EQ(files->shards[1].name, "m-00002-of-00002.gguf");
+}
+
 TEST_F(ModelFilesTest, MissingAndUnfitPathsAreTyped) {
   EXPECT_EQ(OpenModelFiles(folder_ + "/nope").status().code(), Code::kNotFound);
   EXPECT_EQ(OpenModelFiles(folder_).status().code(), Code::kInvalidArgument);
   EXPECT_THAT(OpenModelFiles(folder_).status().message(),
-              HasSubstr("no .safetensors file"));
+              HasSubstr("no .safetensors or .gguf file"));
   ASSERT_EQ(mkfifo((folder_ + "/p.safetensors").c_str(), 0600), 0);
   EXPECT_EQ(OpenModelFiles(folder_ + "/p.safetensors").status().code(),
             Code::kInvalidArgument);

@@ -81,6 +81,27 @@ TEST_F(ModelPathTest, FileIsAModelOfOneShard) {
   EXPECT_FALSE(files.index.has_value());
 }
 
+TEST_F(ModelPathTest, GgufFilesAreModelsToo) {
+  fs::create_directories(root_ + "/g");
+  Write(root_ + "/g/m-00001-of-00002.gguf", "first");
+  EXPECT_THAT(Open(root_ + "/g/m-00001-of-00002.gguf"),
+              StatusIs(absl::StatusCode::kNotFound,
+                       HasSubstr("m-00002-of-00002.gguf")));
+  Write(root_ + "/g/m-00002-of-00002.gguf", "second");
+  for (const std::string path : {"/g", "/g/m-00002-of-00002.gguf"}) {
+    ASSERT_OK_AND_ASSIGN(const ModelFiles files, Open(root_ + path));
+    EXPECT_EQ(files.name, path == "/g" ? "g" : "m");
+    ASSERT_EQ(files.shards.size(), 2u);
+    EXPECT_EQ(files.shards[1].name, "m-00002-of-00002.gguf");
+    EXPECT_EQ(Read(files.shards[0]), "first");
+    EXPECT_EQ(Read(files.shards[1]), "second");
+  }
+  Write(root_ + "/g/q8.gguf", "alone");
+  ASSERT_OK_AND_ASSIGN(const ModelFiles one, Open(root_ + "/g/q8.gguf"));
+  EXPECT_EQ(one.name, "q8");
+  EXPECT_EQ(one.shards.size(), 1u);
+}
+
 TEST_F(ModelPathTest, NoRootsSayHowToSetThem) {
   EXPECT_THAT(
       OpenModelPath({}, root_ + "/m"),

@@ -54,9 +54,11 @@ typedef struct hoist_joined_tensor {
 typedef struct hoist_register_options {
   size_t struct_size;
   const char* name;
-  /* A safetensors file, or a folder of them: all *.safetensors files if it has
-   * a model.safetensors.index.json; else model.safetensors; else all. They are
-   * opened here, with this process's rights. */
+  /* A safetensors or GGUF file, or a folder of them: all *.safetensors files if
+   * it has a model.safetensors.index.json; else model.safetensors; else all; if
+   * it has none, all *.gguf files. One part of a GGUF set
+   * ("m-00001-of-00003.gguf") stands for all. They are opened here, with this
+   * process's rights. */
   const char* path;
   int grouping; /* HOIST_GROUPS_*; 0: HOIST_GROUPS_BLOCK. */
   const hoist_group_spec* groups;
