@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes as c
 import dataclasses
 import os
+import re
 import sys
 import threading
 from typing import (TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping,
@@ -163,7 +164,11 @@ class Session:
     def register(self, path: str | os.PathLike[str], name: str | None = None,
                  groups: Groups = "block", readers: str | None = None,
                  joined: Mapping[str, Joined] | None = None) -> Model:
-        """Registers a safetensors file, or a folder of them, or attaches.
+        """Registers a safetensors or GGUF file, or a folder of them, or attaches.
+
+        A GGUF file's packed blocks are tensors of U8, whose last dimension is a
+        row's bytes, as the gguf package has them. One part of a GGUF set
+        ("m-00001-of-00003.gguf") stands for all.
 
         groups: "block", "module", "whole", or {group: [tensor, ...]}.
         readers: "owner", "everyone"; None: hoistd's default.
@@ -365,9 +370,10 @@ def _program_name() -> str:
 
 
 def _model_name(path: str) -> str:
-    """The folder's name, or the file's without its extension."""
+    """The folder's name, or the file's without its extension and its part's
+    number."""
     base = os.path.basename(os.path.abspath(path))
-    return base.removesuffix(".safetensors")
+    return re.sub(r"\.safetensors$|(-\d{5}-of-\d{5})?\.gguf$", "", base)
 
 
 def _digest(content: bytes) -> c.Array[c.c_uint8]:

@@ -15,7 +15,7 @@ import pathlib
 import tempfile
 from typing import Any, Iterator, Sequence, Union
 
-from .._errors import DataLoss, InvalidArgument, NotFound
+from .._errors import DataLoss, InvalidArgument, NotFound, Unimplemented
 
 OnePath = Union[str, os.PathLike[str]]
 Paths = Union[OnePath, Sequence[OnePath]]
@@ -29,6 +29,11 @@ _INSTEAD = ("hoist reads weights from safetensors files; save it once more as "
             "such (save_pretrained does), or read it yourself and hoist.attach "
             "the module")
 
+_FROM_GGUF = ("hoist.load has no layers for its packed weights. Have diffusers' "
+              "from_single_file(..., quantization_config="
+              "GGUFQuantizationConfig(...)) make the module, and hoist.attach "
+              "it; Session.register has the tensors themselves")
+
 
 @dataclasses.dataclass(frozen=True)
 class FileTensor:
@@ -41,11 +46,15 @@ class FileTensor:
 def find_files(path: OnePath) -> list[pathlib.Path]:
     """The files that hoistd reads for a file or a folder (hoist/c/model.h).
 
-    NotFound: there is none. InvalidArgument: a checkpoint of another kind."""
+    NotFound: there is none. InvalidArgument: a checkpoint of another kind.
+    Unimplemented: GGUF."""
     where = pathlib.Path(path)
     if where.is_file():
-        if _is_pickled(where):
+        head = _head(where)
+        if _is_pickled(head):
             raise InvalidArgument(f"{where} is a pickled checkpoint: {_INSTEAD}")
+        if head.startswith(b"GGUF"):
+            raise Unimplemented(f"{where} is a GGUF file: {_FROM_GGUF}")
         return [where]
     if not where.is_dir():
         raise NotFound(f"{where} is neither a file nor a folder")
@@ -53,6 +62,8 @@ def find_files(path: OnePath) -> list[pathlib.Path]:
     if not (where / _INDEX).exists() and whole.exists():
         return [whole]
     found = sorted(where.glob("*.safetensors"))
+    if not found and next(where.glob("*.gguf"), None):
+        raise Unimplemented(f"{where} holds GGUF files: {_FROM_GGUF}")
     if not found:
         others = [one.name for one in sorted(where.iterdir())
                   if one.suffix in _PICKLED]
@@ -62,11 +73,14 @@ def find_files(path: OnePath) -> list[pathlib.Path]:
     return found
 
 
-def _is_pickled(path: pathlib.Path) -> bool:
+def _head(path: pathlib.Path) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(9)
+
+
+def _is_pickled(head: bytes) -> bool:
     """By its bytes: torch.save's zip archive, or an old pickle; a safetensors
     file has JSON after the length."""
-    with open(path, "rb") as file:
-        head = file.read(9)
     return head[8:] != b"{" and head.startswith((b"PK\x03\x04", b"\x80"))
 
 
