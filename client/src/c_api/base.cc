@@ -1,5 +1,7 @@
 // The C API's errors, sessions and devices.
 #include <cerrno>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "client/src/base/patience.h"
@@ -39,26 +41,32 @@ int Finish(const Status& status, hoist_error** error) noexcept {
   }
 }
 
-Status CheckDevice(const Session& session, uint32_t device) {
-  if (session.FindDevice(device) != nullptr) return Status();
-  return Status(Code::kNotFound, "hoistd has no device " +
-                                     std::to_string(device) + "; it has " +
-                                     std::to_string(session.devices().size()));
+Status ReadConnect(const hoist_connect_options* options,
+                   hoist_connect_options* given) {
+  Status s = ReadSized(options, "hoist_connect_options", given);
+  if (!s.ok()) return s;
+  given->socket_path = TextOr(given->socket_path, "");
+  given->client_name =
+      TextOr(given->client_name, program_invocation_short_name);
+  given->connect_deadline_ms = AtMostADay(given->connect_deadline_ms);
+  given->call_deadline_ms = given->call_deadline_ms == 0
+                                ? kCallDeadlineMs
+                                : AtMostADay(given->call_deadline_ms);
+  return Status();
 }
 
-Status CheckShare(uint32_t weight, int32_t priority) {
-  constexpr uint32_t kMaxWeight = 1000;
-  constexpr int32_t kMaxPriority = 10;
-  if (weight > kMaxWeight) {
-    return Status(Code::kInvalidArgument, "weight " + std::to_string(weight) +
-                                              " is not between 1 and 1000");
-  }
-  if (priority < -kMaxPriority || priority > kMaxPriority) {
-    return Status(
-        Code::kInvalidArgument,
-        "priority " + std::to_string(priority) + " is not between -10 and 10");
-  }
-  return Status();
+Connector ConnectorOf(const hoist_connect_options& given) {
+  return [given, path = std::string(given.socket_path),
+          name = std::string(given.client_name)](
+             std::optional<std::chrono::milliseconds> deadline) {
+    hoist_connect_options options = given;
+    options.socket_path = path.c_str();
+    options.client_name = name.c_str();
+    if (deadline.has_value()) {
+      options.connect_deadline_ms = static_cast<uint64_t>(deadline->count());
+    }
+    return Session::Connect(options);
+  };
 }
 
 Status CheckBoth(const hoist_session* session, const hoist_model* model) {
@@ -106,15 +114,7 @@ int hoist_connect(const hoist_connect_options* options, hoist_session** session,
                   hoist_error** error) {
   return Guarded(error, {{session, "session"}}, [&]() -> Status {
     hoist_connect_options given = {};
-    Status s = hoist::ReadSized(options, "hoist_connect_options", &given);
-    if (!s.ok()) return s;
-    given.socket_path = hoist::TextOr(given.socket_path, "");
-    given.client_name =
-        hoist::TextOr(given.client_name, program_invocation_short_name);
-    given.connect_deadline_ms = hoist::AtMostADay(given.connect_deadline_ms);
-    given.call_deadline_ms = given.call_deadline_ms == 0
-                                 ? hoist::kCallDeadlineMs
-                                 : hoist::AtMostADay(given.call_deadline_ms);
+    if (Status s = hoist::ReadConnect(options, &given); !s.ok()) return s;
     auto connected = hoist::Session::Connect(given);
     if (!connected.ok()) return connected.status();
     std::shared_ptr<hoist::Session> made = std::move(connected).value();

@@ -8,14 +8,17 @@
 #include <cstddef>
 #include <cstring>
 #include <exception>
+#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <new>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "client/src/base/fork_guard.h"
+#include "client/src/session/request_checks.h"
 #include "client/src/session/session.h"
 #include "hoist/hoist_c.h"
 #include "hoist/shared/status.h"
@@ -80,11 +83,6 @@ inline std::chrono::milliseconds Milliseconds(uint64_t count) {
 
 inline cuda::Stream StreamOf(hoist_stream stream) {
   return reinterpret_cast<cuda::Stream>(stream);
-}
-
-inline Status Missing(std::string_view what) {
-  return Status(Code::kInvalidArgument,
-                std::string(what) + " must not be NULL");
 }
 
 // Arguments that must not be NULL.
@@ -166,16 +164,19 @@ Status WriteSized(Sized value, Sized* to) {
   return Status();
 }
 
-// NotFound: hoistd has no such device.
-Status CheckDevice(const Session& session, uint32_t device);
-// InvalidArgument: a weight or priority out of range.
-Status CheckShare(uint32_t weight, int32_t priority);
-// Of a plan or a permit.
-template <typename Options>
-Status CheckOptions(const Session& session, const Options& options) {
-  Status device = CheckDevice(session, options.device);
-  return device.ok() ? CheckShare(options.weight, options.priority) : device;
-}
+// The options' values, or defaults.
+Status ReadConnect(const hoist_connect_options* options,
+                   hoist_connect_options* given);
+// Connects again and again with copies of these options; `deadline`, unless
+// nullopt, in place of their own.
+using Connector = std::function<Result<std::shared_ptr<Session>>(
+    std::optional<std::chrono::milliseconds> deadline)>;
+Connector ConnectorOf(const hoist_connect_options& given);
+// The order stays the caller's.
+Status ReadPlan(const hoist_plan_options* options, hoist_plan_options* given);
+// InvalidArgument: no name, or no path.
+Status ReadRegister(const hoist_register_options* options,
+                    hoist_register_options* given);
 
 // Checks that the session is alive and has the model's hoistd.
 // FailedPrecondition: it has another one.

@@ -20,6 +20,15 @@ Status DescribePlanned(Plan& plan, uint32_t group, uint32_t tensor,
 }
 
 }  // namespace
+
+Status ReadPlan(const hoist_plan_options* options, hoist_plan_options* given) {
+  Status s = ReadSized(options, "hoist_plan_options", given);
+  if (!s.ok()) return s;
+  given->deadline_ms = AtMostADay(given->deadline_ms);
+  given->stage_deadline_ms = AtMostADay(given->stage_deadline_ms);
+  return given->order_length == 0 ? s : Check({{given->order, "order"}});
+}
+
 }  // namespace hoist
 
 using hoist::Code;
@@ -33,16 +42,11 @@ int hoist_set_plan(hoist_session* session, const hoist_model* model,
                    hoist_error** error) {
   return hoist::Guarded(error, {{plan, "plan"}}, [&]() -> Status {
     hoist_plan_options given = {};
-    Status s = hoist::ReadSized(options, "hoist_plan_options", &given);
+    Status s = hoist::ReadPlan(options, &given);
     if (!s.ok()) return s;
     if (s = hoist::CheckBoth(session, model); !s.ok()) return s;
     hoist::Session& on = *session->session;
     if (s = hoist::CheckOptions(on, given); !s.ok()) return s;
-    if (given.order == nullptr && given.order_length > 0) {
-      return Missing("order");
-    }
-    given.deadline_ms = hoist::AtMostADay(given.deadline_ms);
-    given.stage_deadline_ms = hoist::AtMostADay(given.stage_deadline_ms);
     return hoist::Hand(
         plan, Plan::Create(session->session, on.Hold(model->table), given));
   });
@@ -102,7 +106,7 @@ int hoist_plan_set_order(hoist_plan* plan, const uint32_t* order,
                          size_t order_length, hoist_error** error) {
   return With(plan, "plan", error, {}, [&](Plan& own) -> Status {
     if (order == nullptr && order_length > 0) return Missing("order");
-    return own.SetOrder({order, order + order_length});
+    return own.Reorder({order, order + order_length});
   });
 }
 

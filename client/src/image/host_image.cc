@@ -45,9 +45,7 @@ Result<UniqueFd> NewImage(uint64_t bytes, const std::string& group) {
 }
 
 bool LieAlike(const TensorEntry& a, const TensorEntry& b) {
-  return a.name == b.name && a.dtype == b.dtype && a.shape == b.shape &&
-         a.strides == b.strides && a.offset_bytes == b.offset_bytes &&
-         a.size_bytes == b.size_bytes;
+  return SameTensor(a, b) && a.offset_bytes == b.offset_bytes;
 }
 
 uint64_t AlignedStart(const Mapping& range) {

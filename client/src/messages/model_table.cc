@@ -35,6 +35,11 @@ bool IsEmpty(const std::vector<int64_t>& shape) {
 
 }  // namespace
 
+bool SameTensor(const TensorEntry& a, const TensorEntry& b) {
+  return a.name == b.name && a.dtype == b.dtype && a.shape == b.shape &&
+         a.strides == b.strides && a.size_bytes == b.size_bytes;
+}
+
 std::optional<std::vector<int64_t>> ContiguousStrides(
     const std::vector<int64_t>& shape) {
   std::vector<int64_t> strides(shape.size());

@@ -24,6 +24,9 @@ struct TensorEntry {
   uint64_t size_bytes = 0;
 };
 
+// Wherever they lie.
+bool SameTensor(const TensorEntry& a, const TensorEntry& b);
+
 struct GroupEntry {
   std::string name;
   uint64_t image_bytes = 0;

@@ -20,7 +20,38 @@ milliseconds StageDeadline(const hoist_plan_options& options) {
   return given > 0 ? milliseconds(given) : Plan::kStageDeadline;
 }
 
+// Nothing of nullptr.
+void Add(const PlanLane* lane, hoist_plan_stats* stats) {
+  if (lane == nullptr) return;
+  stats->skipped += lane->stats().skipped;
+  stats->host_waits += lane->stats().host_waits;
+  stats->wake_ups += lane->stats().wake_ups;
+}
+
 }  // namespace
+
+PlanTerms TermsOf(const hoist_plan_options& options) {
+  return {.budget = options.budget_bytes,
+          .order = {options.order, options.order + options.order_length},
+          .learn = options.order_length == 0 || options.learn != 0};
+}
+
+hoist_plan_options WithTerms(hoist_plan_options options,
+                             const PlanTerms& terms) {
+  options.budget_bytes = terms.budget;
+  options.order = terms.order.data();
+  options.order_length = terms.order.size();
+  options.learn = terms.learn ? options.learn : 0;
+  return options;
+}
+
+bool GivesWay(const hoist_plan_options& options) {
+  return options.gives_way != 0;
+}
+
+milliseconds SpaceDeadline(const hoist_plan_options& options) {
+  return milliseconds(options.deadline_ms);
+}
 
 Plan::Plan(std::shared_ptr<Session> session, ModelPtr model,
            const hoist_plan_options& options)
@@ -126,11 +157,7 @@ Status Plan::Install(PlanGrant grant, const std::vector<uint32_t>& order) {
     if (!made.ok()) return made.status();
     lane = std::move(made).value();
   }
-  if (lane_ != nullptr) {
-    stats_.skipped += lane_->stats().skipped;
-    stats_.host_waits += lane_->stats().host_waits;
-    stats_.wake_ups += lane_->stats().wake_ups;
-  }
+  Add(lane_.get(), &stats_);
   if (Status s = life_.Watch(lane.get()); !s.ok()) return s;
   turns_.reset();
   if (lane_ != nullptr && lane_->captured()) life_.Retire(std::move(lane_));
@@ -225,7 +252,7 @@ Status Plan::SetBudget(uint64_t budget_bytes) {
   return Status();
 }
 
-Status Plan::SetOrder(std::vector<uint32_t> order) {
+Status Plan::Reorder(std::vector<uint32_t> order) {
   if (order.empty()) {
     return Status(Code::kInvalidArgument, "the order is empty");
   }
@@ -276,6 +303,11 @@ Status Plan::TakeLearned(bool* changed) {
   return replaced;
 }
 
+PlanTerms Plan::terms() const {
+  const MutexLock lock(mu_);
+  return {wanted_budget_, in_force_, info_.learning != 0};
+}
+
 hoist_plan_info Plan::info() const {
   const MutexLock lock(mu_);
   hoist_plan_info info = info_;
@@ -286,11 +318,7 @@ hoist_plan_info Plan::info() const {
 hoist_plan_stats Plan::stats() const {
   const MutexLock lock(mu_);
   hoist_plan_stats stats = stats_;
-  if (lane_ != nullptr) {
-    stats.skipped += lane_->stats().skipped;
-    stats.host_waits += lane_->stats().host_waits;
-    stats.wake_ups += lane_->stats().wake_ups;
-  }
+  Add(lane_.get(), &stats);
   return stats;
 }
 

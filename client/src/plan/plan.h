@@ -25,6 +25,20 @@
 
 namespace hoist {
 
+// What may change while a plan lives.
+struct PlanTerms {
+  uint64_t budget = 0;  // As asked for.
+  std::vector<uint32_t> order;
+  bool learn = false;
+};
+PlanTerms TermsOf(const hoist_plan_options& options);
+// `options` with these terms, whose order it points to.
+hoist_plan_options WithTerms(hoist_plan_options options,
+                             const PlanTerms& terms);
+bool GivesWay(const hoist_plan_options& options);
+// Of a group that is staged by message.
+std::chrono::milliseconds SpaceDeadline(const hoist_plan_options& options);
+
 // hoist/c/plan.h has the promises of hoist_plan_* calls. In the child of a fork
 // only forked() may be called.
 //
@@ -50,12 +64,15 @@ class Plan {
   Status Done(uint32_t group, cuda::Stream stream);
   Status Check();
   Result<int> EventFd() { return life_.EventFd(); }
+  // Before EventFd is called; see PlanLife.
+  Status SignalOn(int event) { return life_.SignalOn(event); }
   Status EndPass(bool* changed);
   Status SetBudget(uint64_t budget_bytes);
-  Status SetOrder(std::vector<uint32_t> order);
+  Status Reorder(std::vector<uint32_t> order);
 
   bool forked() const { return session_->forked(); }
   const ModelTable& model() const { return *model_; }
+  PlanTerms terms() const;  // With the order in force.
   hoist_plan_info info() const;
   hoist_plan_stats stats() const;
   // HOIST_PLANNED_*. OutOfRange: no such group.

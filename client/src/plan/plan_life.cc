@@ -1,5 +1,6 @@
 #include "client/src/plan/plan_life.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
 
@@ -62,6 +63,15 @@ Result<int> PlanLife::EventFd() {
     if (told_) TellLocked();  // Of what was before.
   }
   return event_.get();
+}
+
+Status PlanLife::SignalOn(int event) {
+  UniqueFd own(fcntl(event, F_DUPFD_CLOEXEC, 0));
+  if (!own.valid()) return ErrnoStatus(errno, "duplicate an eventfd");
+  const MutexLock lock(mu_);
+  event_ = std::move(own);
+  if (told_) TellLocked();
+  return Status();
 }
 
 void PlanLife::PlansEnded(std::span<const uint64_t> plans, const Status& why) {

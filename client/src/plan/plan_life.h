@@ -42,6 +42,8 @@ class PlanLife final : public Connection::Listener {
   void Tell();
   // An eventfd of this object.
   Result<int> EventFd();
+  // Signals a duplicate of that eventfd instead.
+  Status SignalOn(int event);
 
   // Sets the lane whose waits the end lets through; nullptr: none. The previous
   // lane is no longer touched. To let them through once is not enough: a graph
