@@ -20,7 +20,7 @@ HEADERS = HERE.parent / "include" / "hoist" / "c"
 OUT = HERE / "hoist" / "_c.py"
 # In the order of their includes, as structs use those before them.
 PARTS = ("base", "session", "model", "stage", "plan", "in_place",
-         "fixed_mapping", "copy_permit", "arena")
+         "fixed_mapping", "copy_permit", "arena", "attachment")
 
 SCALARS = {"int": "c.c_int", "size_t": "c.c_size_t", "uint8_t": "c.c_uint8",
            "uint32_t": "c.c_uint32", "int32_t": "c.c_int32",

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "hoist/hoist.h"
 #include "tests/support/temp_dir.h"
@@ -23,6 +24,7 @@ struct RealHoistdOptions {
   uint64_t host_bytes = uint64_t{128} << 20;
   const char* link = "0";  // "16KiB/s"; "0": as fast as memory goes.
   bool spill = false;
+  const char* keeper = nullptr;  // hoist-keeper's path: hoistd runs under it.
 };
 
 // Threads: one at a time.
@@ -30,7 +32,8 @@ struct RealHoistdOptions {
 class RealHoistd {
  public:
   // `binary`: hoistd's path.
-  RealHoistd(const char* binary, const RealHoistdOptions& options = {}) {
+  RealHoistd(const char* binary, const RealHoistdOptions& options = {})
+      : binary_(binary), keeper_(options.keeper) {
     std::ofstream config(folder_ / "hoistd.toml");
     config << "[server]\nsocket = \"" << socket() << "\"\ngrpc_socket = \""
            << folder_ / "grpc.sock"
@@ -45,29 +48,42 @@ class RealHoistd {
              << "\"\n";
     }
     config.close();
-    const std::string path = folder_ / "hoistd.toml";
-    const char* argv[] = {binary, "--config", path.c_str(), nullptr};
-    posix_spawn_file_actions_t files;
-    posix_spawn_file_actions_init(&files);
-    const std::string log = folder_ / "log";
-    posix_spawn_file_actions_addopen(&files, STDERR_FILENO, log.c_str(),
-                                     O_WRONLY | O_CREAT | O_APPEND, 0600);
-    if (posix_spawn(&pid_, binary, &files, nullptr,
-                    const_cast<char* const*>(argv), environ) != 0) {
-      pid_ = -1;
-    }
-    posix_spawn_file_actions_destroy(&files);
+    Start();
   }
   RealHoistd(const RealHoistd&) = delete;
   RealHoistd& operator=(const RealHoistd&) = delete;
   ~RealHoistd() { End(SIGTERM); }
 
+  // Again, after Kill(). Callers connect with a deadline.
+  void Start() {
+    const std::string path = folder_ / "hoistd.toml", dir = folder_ / "";
+    std::vector<const char*> argv;
+    if (keeper_ != nullptr) argv = {keeper_, "--dir", dir.c_str(), "--"};
+    argv.insert(argv.end(), {binary_, "--config", path.c_str(), nullptr});
+    posix_spawn_file_actions_t files;
+    posix_spawn_file_actions_init(&files);
+    const std::string log = folder_ / "log";
+    posix_spawn_file_actions_addopen(&files, STDERR_FILENO, log.c_str(),
+                                     O_WRONLY | O_CREAT | O_APPEND, 0600);
+    if (posix_spawn(&pid_, argv[0], &files, nullptr,
+                    const_cast<char* const*>(argv.data()), environ) != 0) {
+      pid_ = -1;
+    }
+    posix_spawn_file_actions_destroy(&files);
+  }
   // A crash: hoistd itself releases nothing.
   void Kill() { End(SIGKILL); }
 
   std::string socket() const { return folder_ / "hoistd.sock"; }
   std::string grpc_socket() const { return folder_ / "grpc.sock"; }
-  pid_t pid() const { return pid_; }
+  pid_t pid() const { return pid_; }  // The keeper's, if there is one.
+  // Of the hoistd under the keeper; 0: none at the moment.
+  pid_t kept() const {
+    const std::string pid = std::to_string(pid_);
+    std::ifstream children("/proc/" + pid + "/task/" + pid + "/children");
+    pid_t child = 0;
+    return children >> child ? child : 0;
+  }
   std::string Log() const {
     std::ifstream log(folder_ / "log");
     return {std::istreambuf_iterator<char>(log), {}};
@@ -89,6 +105,8 @@ class RealHoistd {
   }
 
   const TempDir folder_;
+  const char* const binary_;
+  const char* const keeper_;
   pid_t pid_ = -1;
 };
 

@@ -67,8 +67,10 @@ ZONES = {
     "client/src/arena": zone(SESSION),
     "client/src/permit": zone(SESSION),
     "client/src/image": zone(SESSION),
+    "client/src/attachment": zone("client/src/plan " + SESSION),
     "client/src/c_api": zone(
-        "client/src/plan client/src/in_place client/src/arena"
+        "client/src/attachment client/src/plan client/src/in_place"
+        " client/src/arena"
         " client/src/permit client/src/image " + SESSION),
     "client/examples": zone("client/include shared"),
     "client/examples/libtorch": zone("client/include", "torch"),

@@ -44,6 +44,7 @@
 #define HOIST_HOIST_C_H_
 
 #include "hoist/c/arena.h"
+#include "hoist/c/attachment.h"
 #include "hoist/c/base.h"
 #include "hoist/c/copy_permit.h"
 #include "hoist/c/fixed_mapping.h"

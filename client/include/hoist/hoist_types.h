@@ -212,6 +212,9 @@ struct Free {
   void operator()(hoist_fetch* fetch) const { hoist_fetch_free(fetch); }
   void operator()(hoist_plan* plan) const { hoist_plan_free(plan); }
   void operator()(hoist_arena* arena) const { hoist_arena_close(arena); }
+  void operator()(hoist_attachment* attachment) const {
+    hoist_attachment_free(attachment);
+  }
   void operator()(hoist_fixed_mapping* mapping) const {
     hoist_fixed_mapping_free(mapping);
   }

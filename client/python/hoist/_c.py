@@ -64,6 +64,9 @@ TIER_DISK = 3
 PLANNED_RESIDENT = 1
 PLANNED_STREAMED = 2
 PLANNED_NOT = 3
+ATTACHMENT_READY = 1
+ATTACHMENT_ENDED = 2
+ATTACHMENT_RENEWING = 3
 
 
 class ConnectOptions(c.Structure):
@@ -218,6 +221,21 @@ class ArenaStats(c.Structure):
         ("used_bytes", c.c_uint64), ("peak_used_bytes", c.c_uint64),
         ("largest_free_bytes", c.c_uint64), ("pinned_bytes", c.c_uint64),
         ("blocks", c.c_uint64), ("takes", c.c_uint64), ("waits", c.c_uint64)]
+
+
+class AttachmentOptions(c.Structure):
+    _fields_ = [
+        ("struct_size", c.c_size_t), ("name", c.c_char_p),
+        ("files", c.POINTER(RegisterOptions)), ("content", c.POINTER(c.c_uint8)),
+        ("connect", c.POINTER(ConnectOptions)), ("plan", c.POINTER(PlanOptions)),
+        ("residents", c.POINTER(c.c_uint32)), ("resident_count", c.c_size_t),
+        ("renew_deadline_ms", c.c_uint64)]
+
+
+class AttachmentInfo(c.Structure):
+    _fields_ = [
+        ("struct_size", c.c_size_t), ("state", c.c_int), ("renewals", c.c_uint64),
+        ("generation", c.c_uint64)]
 
 
 # hoist_<name>: (result, arguments' types). Those that can fail give a code
@@ -415,4 +433,31 @@ CALLS: dict[str, tuple[Any, list[Any]]] = {
         c.c_void_p, c.c_void_p, c.c_void_p, c.POINTER(c.c_void_p)]),
     "arena_get_stats": (c.c_int, [
         c.c_void_p, c.POINTER(ArenaStats), c.POINTER(c.c_void_p)]),
+    "attach": (c.c_int, [
+        c.POINTER(AttachmentOptions), c.POINTER(c.c_void_p),
+        c.POINTER(c.c_void_p)]),
+    "attachment_free": (None, [c.c_void_p]),
+    "attachment_stage": (c.c_int, [
+        c.c_void_p, c.c_uint32, c.c_void_p, c.c_uint64, c.POINTER(c.c_void_p),
+        c.POINTER(c.c_void_p)]),
+    "attachment_done": (c.c_int, [
+        c.c_void_p, c.c_uint32, c.c_void_p, c.POINTER(c.c_void_p)]),
+    "attachment_end_pass": (c.c_int, [
+        c.c_void_p, c.POINTER(c.c_int), c.POINTER(c.c_void_p)]),
+    "attachment_check": (c.c_int, [c.c_void_p, c.POINTER(c.c_void_p)]),
+    "attachment_renew": (c.c_int, [c.c_void_p, c.POINTER(c.c_void_p)]),
+    "attachment_set_budget": (c.c_int, [
+        c.c_void_p, c.c_uint64, c.POINTER(c.c_void_p)]),
+    "attachment_set_order": (c.c_int, [
+        c.c_void_p, c.POINTER(c.c_uint32), c.c_size_t, c.POINTER(c.c_void_p)]),
+    "attachment_event_fd": (c.c_int, [c.c_void_p]),
+    "attachment_describe": (c.c_int, [
+        c.c_void_p, c.POINTER(AttachmentInfo), c.POINTER(c.c_void_p)]),
+    "attachment_plan": (c.c_int, [
+        c.c_void_p, c.POINTER(PlanInfo), c.POINTER(c.c_void_p)]),
+    "attachment_model": (c.c_int, [
+        c.c_void_p, c.POINTER(c.c_void_p), c.POINTER(c.c_void_p)]),
+    "attachment_tensor": (c.c_int, [
+        c.c_void_p, c.c_uint32, c.c_uint32, c.POINTER(TensorInfo),
+        c.POINTER(c.c_void_p)]),
 }

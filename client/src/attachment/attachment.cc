@@ -1,0 +1,346 @@
+#include "client/src/attachment/attachment.h"
+
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <exception>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "client/src/attachment/standing.h"
+#include "client/src/base/fork_guard.h"
+
+namespace hoist {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kWait{60'000};
+
+// No exception may leave a call uncounted.
+template <typename Call>
+auto Caught(const Call& call) -> decltype(call()) {
+  try {
+    return call();
+  } catch (const std::bad_alloc&) {
+    return Status(Code::kResourceExhausted, "out of memory");
+  } catch (const std::exception& thrown) {
+    return Status(Code::kResourceExhausted, thrown.what());
+  }
+}
+
+bool IsHoistdsEnd(const Status& why) {
+  return why.code() == Code::kUnavailable || why.code() == Code::kAborted;
+}
+
+Status Void(const Status& why) {
+  return Status(IsHoistdsEnd(why) ? Code::kUnavailable : why.code(),
+                "the plan has ended, and what was computed with it since the "
+                "last hoist_attachment_check is void; run the pass again, its "
+                "first stage renews the attachment (" +
+                    why.message() + ")");
+}
+
+Status StillStaged(uint64_t staged, const Status& why) {
+  return Status(Code::kUnavailable,
+                "the plan has ended, and " + std::to_string(staged) +
+                    " stages under it are not done; end them "
+                    "(hoist_attachment_done), and stage again (" +
+                    why.message() + ")");
+}
+
+}  // namespace
+
+Attachment::Attachment(const hoist_attachment_options& options, Connect connect,
+                       ModelSource source)
+    : fork_generation_(ForkGeneration()),
+      source_(std::move(source)),
+      connect_(std::move(connect)),
+      plan_options_(*options.plan),
+      wait_(options.renew_deadline_ms > 0
+                ? milliseconds(options.renew_deadline_ms)
+                : kWait),
+      event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      residents_(options.residents, options.residents + options.resident_count),
+      terms_(TermsOf(*options.plan)) {
+  std::sort(residents_.begin(), residents_.end());
+  residents_.erase(std::unique(residents_.begin(), residents_.end()),
+                   residents_.end());
+}
+
+Result<std::unique_ptr<Attachment>> Attachment::Create(
+    const hoist_attachment_options& options, Connect connect) {
+  Result<ModelSource> source = ModelSource::Create(options);
+  if (!source.ok()) return source.status();
+  std::unique_ptr<Attachment> made(
+      new Attachment(options, std::move(connect), std::move(source).value()));
+  if (!made->event_.valid()) return ErrnoStatus(errno, "make an eventfd");
+  const MutexLock lock(made->mu_);
+  Result<StandingPtr> stands = made->Stand(made->terms_, nullptr, std::nullopt);
+  if (!stands.ok()) return stands.status();
+  made->standing_ = std::move(stands).value();
+  made->first_ = made->standing_->model.table;
+  made->stages_.resize(made->first_->groups().size());
+  return made;
+}
+
+Attachment::~Attachment() = default;
+
+bool Attachment::forked() const { return fork_generation_ != ForkGeneration(); }
+
+template <typename Call>
+Status Attachment::Unlocked(const Call& call) {
+  ++calls_;
+  Status done;
+  {
+    Standing& at = *standing_;
+    const MutexUnlock unlocked(mu_);
+    done = Caught([&]() -> Status { return call(at); });
+  }
+  if (--calls_ == 0 && ended_) changed_.NotifyAll();
+  return done;
+}
+
+template <typename Call>
+Status Attachment::Run(const Call& call, milliseconds patience,
+                       const uint32_t* staged) {
+  std::optional<Clock::time_point> end;
+  const MutexLock lock(mu_);
+  while (true) {
+    if (!stands()) {
+      if (Status s = AwaitStanding(patience); !s.ok()) return s;
+    }
+    Status done = Unlocked(call);
+    if (done.ok() && staged != nullptr) {
+      ++stages_[*staged];
+      ++staged_;
+    }
+    if (done.ok() || LookAtPlan()) return done;
+    // Hoistds that die one after another.
+    if (!end.has_value()) end = Clock::now() + wait_;
+    if (Clock::now() >= *end) return done;
+  }
+}
+
+bool Attachment::LookAtPlan() {
+  if (!stands()) return false;
+  const Status why = Unlocked([](Standing& at) { return at.plan->Check(); });
+  if (why.ok()) return stands();
+  if (ended_) return false;
+  ended_ = true;
+  why_ = why;
+  if (!IsHoistdsEnd(why) || !standing_->on_cpu(plan_options_.device)) {
+    void_ = Void(why);
+    told_ = false;
+  }
+  return false;
+}
+
+Status Attachment::Tell() {
+  if (void_.ok() || told_) return Status();
+  told_ = true;
+  return void_;
+}
+
+Status Attachment::AwaitStanding(milliseconds patience) {
+  const Clock::time_point end = Clock::now() + patience;
+  while (!stands()) {
+    if (Status told = Tell(); !told.ok()) return told;
+    if (renewing_ || calls_ > 0) {
+      changed_.Wait(mu_);
+    } else if (staged_ == 0) {
+      if (Status s = RenewLocked(); !s.ok()) return s;
+    } else if (Clock::now() >= end) {
+      return StillStaged(staged_, why_);
+    } else {
+      changed_.WaitUntil(mu_, end);
+    }
+  }
+  return Status();
+}
+
+// Nothing is staged, and no call is under way.
+Status Attachment::RenewLocked() {
+  KeepOrder();
+  const PlanTerms terms = terms_;
+  if (!until_.has_value()) until_ = Clock::now() + wait_;
+  const Clock::time_point until = *until_;
+  StandingPtr before = std::move(standing_);
+  renewing_ = true;
+  Result<StandingPtr> made = StandingPtr();
+  {
+    const MutexUnlock unlocked(mu_);
+    made = Caught([&]() -> Result<StandingPtr> {
+      return StandBy(terms, std::move(before), until);
+    });
+  }
+  renewing_ = false;
+  changed_.NotifyAll();
+  if (!made.ok()) return made.status();
+  standing_ = std::move(made).value();
+  standing_->generations = generations_;
+  ended_ = false;
+  until_.reset();
+  ++renewals_;
+  (void)eventfd_write(event_.get(), 1);  // A full one is readable anyway.
+  return Status();
+}
+
+// An order that was learned, or set, outlives its plan.
+void Attachment::KeepOrder() {
+  if (standing_ == nullptr) return;
+  generations_ += standing_->plan->info().generation;
+  const PlanTerms now = standing_->plan->terms();
+  if (now.learn) return;
+  std::vector<uint32_t> order;
+  for (const uint32_t number : now.order) {
+    const auto& numbers = standing_->number;
+    const auto at = std::find(numbers.begin(), numbers.end(), number);
+    order.push_back(static_cast<uint32_t>(at - numbers.begin()));
+  }
+  terms_.order = std::move(order);
+  terms_.learn = false;
+}
+
+Status Attachment::Stage(uint32_t group, cuda::Stream stream,
+                         milliseconds turn_deadline, const void** data) {
+  if (group >= first_->groups().size()) return first_->CheckGroup(group);
+  return Run(
+      [&](Standing& at) -> Status {
+        const Lease* lease = at.Resident(group);
+        if (lease == nullptr) {
+          return at.plan->Stage(at.number[group], stream, data, turn_deadline);
+        }
+        if (Status s = lease->Check(); !s.ok()) return s;
+        if (data != nullptr) *data = lease->grant().address;
+        return Status();
+      },
+      turn_deadline, &group);
+}
+
+Status Attachment::Done(uint32_t group, cuda::Stream stream) {
+  if (group >= first_->groups().size()) return first_->CheckGroup(group);
+  const MutexLock lock(mu_);
+  if (stages_[group] == 0) {
+    return Status(Code::kFailedPrecondition,
+                  "group \"" + first_->groups()[group].name +
+                      "\" is not staged; each done ends one stage");
+  }
+  // Nothing replaces what stands while a group is staged.
+  const Status done = Unlocked([&](Standing& at) -> Status {
+    if (at.Resident(group) != nullptr) return Status();
+    return at.plan->Done(at.number[group], stream);
+  });
+  const bool alive = done.ok() || LookAtPlan();
+  if (alive && !done.ok()) return done;
+  if (stages_[group] > 0) {
+    --stages_[group];
+    if (--staged_ == 0 && ended_) changed_.NotifyAll();
+  }
+  return alive ? done : Tell();
+}
+
+Status Attachment::EndPass(bool* changed) {
+  *changed = false;
+  const MutexLock lock(mu_);
+  if (!stands()) return Tell();
+  const Status done =
+      Unlocked([&](Standing& at) { return at.plan->EndPass(changed); });
+  return done.ok() || LookAtPlan() ? done : Tell();
+}
+
+Status Attachment::Check() {
+  const MutexLock lock(mu_);
+  (void)LookAtPlan();
+  told_ = true;
+  return std::exchange(void_, Status());
+}
+
+Status Attachment::Renew() {
+  const MutexLock lock(mu_);
+  return LookAtPlan() ? Status() : AwaitStanding({});
+}
+
+// A renewal on the way uses the new budget.
+Status Attachment::SetBudget(uint64_t bytes) {
+  uint64_t before = 0;
+  {
+    const MutexLock lock(mu_);
+    before = std::exchange(terms_.budget, bytes);
+  }
+  const Status set = Run([&](Standing& at) -> Status {
+    Result<uint64_t> rest = PlanBudget(at, bytes);
+    return rest.ok() ? at.plan->SetBudget(*rest) : rest.status();
+  });
+  if (set.ok()) return set;
+  const MutexLock lock(mu_);
+  terms_.budget = before;
+  return set;
+}
+
+Status Attachment::Reorder(std::vector<uint32_t> order) {
+  if (order.empty()) {
+    return Status(Code::kInvalidArgument, "the order is empty");
+  }
+  return Run([&](Standing& at) -> Status {
+    Result<std::vector<uint32_t>> here = PlanOrder(at, order);
+    if (!here.ok()) return here.status();
+    return at.plan->Reorder(std::move(here).value());
+  });
+}
+
+hoist_attachment_info Attachment::info() {
+  const MutexLock lock(mu_);
+  hoist_attachment_info info = {};
+  info.state = LookAtPlan() ? HOIST_ATTACHMENT_READY
+               : renewing_  ? HOIST_ATTACHMENT_RENEWING
+                            : HOIST_ATTACHMENT_ENDED;
+  info.renewals = renewals_;
+  info.generation = generations_;
+  if (standing_ != nullptr) {
+    (void)Unlocked([&](Standing& at) {
+      info.generation = at.generations + at.plan->info().generation;
+      return Status();
+    });
+  }
+  return info;
+}
+
+Result<hoist_plan_info> Attachment::plan_info() {
+  hoist_plan_info info = {};
+  Status asked = Run([&](Standing& at) {
+    info = at.plan->info();
+    info.generation += at.generations;
+    return Status();
+  });
+  if (!asked.ok()) return asked;
+  return info;
+}
+
+Result<Attachment::Placed> Attachment::Place(uint32_t group, uint32_t tensor) {
+  if (Status s = first_->CheckGroup(group); !s.ok()) return s;
+  auto known = first_->groups()[group].Tensor(tensor);
+  if (!known.ok()) return known.status();
+  Placed placed;
+  Status found = Run([&](Standing& at) -> Status {
+    placed.model = at.model.table;
+    const uint32_t number = at.number[group];
+    const GroupEntry& entry = placed.model->groups()[number];
+    Result<uint32_t> there = entry.FindTensor((*known)->name);
+    if (!there.ok()) return there.status();
+    placed.tensor = &entry.tensors[*there];
+    if (const Lease* lease = at.Resident(group); lease != nullptr) {
+      placed.image = lease->grant().address;
+      return lease->Check();
+    }
+    Result<const void*> image = at.plan->AddressOf(number);
+    if (image.ok()) placed.image = image.value();
+    return image.status();
+  });
+  if (!found.ok()) return found;
+  return placed;
+}
+
+}  // namespace hoist

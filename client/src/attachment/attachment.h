@@ -1,0 +1,137 @@
+// A model's groups under a plan, across hoistds.
+#ifndef HOIST_CLIENT_SRC_ATTACHMENT_ATTACHMENT_H_
+#define HOIST_CLIENT_SRC_ATTACHMENT_ATTACHMENT_H_
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "client/src/attachment/model_source.h"
+#include "client/src/plan/plan.h"
+#include "client/src/session/session.h"
+#include "hoist/c/attachment.h"
+#include "hoist/shared/mutex.h"
+#include "hoist/shared/status.h"
+#include "hoist/shared/unique_fd.h"
+
+namespace hoist {
+
+// hoist/c/attachment.h has the promises. In the child of a fork only forked()
+// may be called.
+//
+// Threads:  thread-safe. `mu_` is not held over a call of the plan's, nor over
+//           a renewal.
+// Owns:     a session, a plan and leases, all of one hoistd at a time.
+// Bounds:   memory grows with the model's groups and the order.
+class Attachment {
+ public:
+  // Tries for so long, at least once; nullopt: as at first.
+  using Connect = std::function<Result<std::shared_ptr<Session>>(
+      std::optional<std::chrono::milliseconds> deadline)>;
+
+  // `options.plan` is set.
+  static Result<std::unique_ptr<Attachment>> Create(
+      const hoist_attachment_options& options, Connect connect);
+  Attachment(const Attachment&) = delete;
+  Attachment& operator=(const Attachment&) = delete;
+  ~Attachment();
+
+  Status Stage(uint32_t group, cuda::Stream stream,
+               std::chrono::milliseconds turn_deadline, const void** data);
+  Status Done(uint32_t group, cuda::Stream stream);
+  Status EndPass(bool* changed);
+  Status Check();
+  Status Renew();
+  Status SetBudget(uint64_t bytes);
+  Status Reorder(std::vector<uint32_t> order);
+
+  bool forked() const;
+  int event_fd() const { return event_.get(); }
+  hoist_attachment_info info();
+  Result<hoist_plan_info> plan_info();
+  const ModelPtr& model() const { return first_; }
+  // A tensor of today's model, and its group's address.
+  struct Placed {
+    ModelPtr model;
+    const TensorEntry* tensor = nullptr;
+    const void* image = nullptr;
+  };
+  Result<Placed> Place(uint32_t group, uint32_t tensor);
+
+ private:
+  // All of one hoistd.
+  struct Standing;
+  using Clock = std::chrono::steady_clock;
+  using StandingPtr = std::unique_ptr<Standing>;
+
+  Attachment(const hoist_attachment_options& options, Connect connect,
+             ModelSource source);
+
+  // Making what stands; `mu_` is not held.
+  Result<StandingPtr> Stand(const PlanTerms& terms, StandingPtr before,
+                            std::optional<std::chrono::milliseconds> deadline);
+  // Retries until then.
+  Result<StandingPtr> StandBy(const PlanTerms& terms, StandingPtr before,
+                              Clock::time_point until);
+  Status FindModel(Standing& at);
+  Status HoldResidents(Standing& at);
+  Status MakePlan(Standing& at, const PlanTerms& terms);
+  Result<std::vector<uint32_t>> PlanOrder(
+      const Standing& at, std::span<const uint32_t> order) const;
+  Result<uint64_t> PlanBudget(const Standing& at, uint64_t budget) const;
+
+  // Runs `call` on what stands, after a renewal if need be, and again if
+  // hoistd's end hit it harmlessly. Counts a stage of `staged`, unless null.
+  template <typename Call>
+  Status Run(const Call& call, std::chrono::milliseconds patience = {},
+             const uint32_t* staged = nullptr);
+  // Runs `call` without the lock, while nothing replaces what stands.
+  template <typename Call>
+  Status Unlocked(const Call& call) HOIST_REQUIRES(mu_);
+  // `patience`: for groups that are still staged under an ended plan.
+  Status AwaitStanding(std::chrono::milliseconds patience) HOIST_REQUIRES(mu_);
+  Status RenewLocked() HOIST_REQUIRES(mu_);
+  void KeepOrder() HOIST_REQUIRES(mu_);
+  bool stands() const HOIST_REQUIRES(mu_) {
+    return standing_ != nullptr && !ended_;
+  }
+  // Whether the plan stands; else notes its end. Releases the lock meanwhile.
+  bool LookAtPlan() HOIST_REQUIRES(mu_);
+  // The error that a caller must get, once.
+  Status Tell() HOIST_REQUIRES(mu_);
+
+  const uint64_t fork_generation_;
+  const ModelSource source_;
+  const Connect connect_;
+  const hoist_plan_options plan_options_;  // Its order may be freed.
+  const std::chrono::milliseconds wait_;   // For the next hoistd.
+  UniqueFd event_;
+  ModelPtr first_;  // Fixed once Create has returned, as the next.
+  std::vector<uint32_t> residents_;
+
+  Mutex mu_;
+  CondVar changed_;
+  StandingPtr standing_ HOIST_GUARDED_BY(mu_);  // nullptr: nothing stands.
+  // As last set, in the first model's numbers, with the residents.
+  PlanTerms terms_ HOIST_GUARDED_BY(mu_);
+  uint32_t calls_ HOIST_GUARDED_BY(mu_) = 0;  // Under way, on `standing_`.
+  std::vector<uint32_t> stages_ HOIST_GUARDED_BY(mu_);  // By group; not done.
+  uint64_t staged_ HOIST_GUARDED_BY(mu_) = 0;           // Their sum.
+  bool renewing_ HOIST_GUARDED_BY(mu_) = false;
+  bool ended_ HOIST_GUARDED_BY(mu_) = false;  // The plan of `standing_`.
+  Status why_ HOIST_GUARDED_BY(mu_);          // It ended.
+  std::optional<Clock::time_point> until_ HOIST_GUARDED_BY(mu_);  // The wait.
+  // What makes results since the last check void, and whether a call said so.
+  Status void_ HOIST_GUARDED_BY(mu_);
+  bool told_ HOIST_GUARDED_BY(mu_) = false;
+  uint64_t renewals_ HOIST_GUARDED_BY(mu_) = 0;
+  uint64_t generations_ HOIST_GUARDED_BY(mu_) = 0;  // Of earlier plans.
+};
+
+}  // namespace hoist
+
+#endif  // HOIST_CLIENT_SRC_ATTACHMENT_ATTACHMENT_H_
