@@ -107,6 +107,7 @@ struct Wish {
   std::vector<uint32_t> residents = {};
   uint64_t budget = kBudget;
   uint64_t renew_deadline_ms = 30'000;
+  uint64_t stage_deadline_ms = 0;
   bool gives_way = false;
 };
 
@@ -140,6 +141,7 @@ class AttachmentTest : public ::testing::Test {
     plan.order = wish.order.data();
     plan.order_length = wish.order.size();
     plan.deadline_ms = 10'000;
+    plan.stage_deadline_ms = wish.stage_deadline_ms;
     plan.gives_way = wish.gives_way ? 1 : 0;
     auto options = Sized<hoist_attachment_options>();
     options.name = wish.name;
@@ -291,6 +293,22 @@ TEST_F(AttachmentTest, AStageThatWaitsForItsBytesGoesOnWithTheNextHoistd) {
   killer.join();
   ExpectPass();
   EXPECT_EQ(Info().renewals, 1u);
+}
+
+// Only the plan ends; its successor is of the same session.
+TEST_F(AttachmentTest, AStageThatComesTooLateIsToldAndTheNextOneRenews) {
+  StartHoistd({.link = "16KiB/s"});
+  ASSERT_TRUE(Attach({.budget = 2 * kBytes, .stage_deadline_ms = 50}).ok());
+  const hoist::Status late = Use(7, 7);
+  EXPECT_EQ(late.code(), Code::kDeadlineExceeded) << late.message();
+  EXPECT_NE(late.message().find("is void"), std::string::npos)
+      << late.message();
+  EXPECT_EQ(Info().state, HOIST_ATTACHMENT_ENDED);
+  EXPECT_EQ(Check().code(), Code::kDeadlineExceeded);  // Once.
+  EXPECT_TRUE(Check().ok());
+  EXPECT_TRUE(Renew().ok());
+  EXPECT_EQ(Info().renewals, 1u);
+  hoistd_->Kill();  // It would wait for the copy.
 }
 
 TEST_F(AttachmentTest, AHoistdThatDiesDuringARenewalIsFollowedByTheNext) {

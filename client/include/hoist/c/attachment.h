@@ -35,6 +35,8 @@ extern "C" {
  * Threads:  any. One renews, while the others wait.
  * Errors:   of a renewal, from the call that needed it; the next call tries
  *           again. UNAVAILABLE: no hoistd within renew_deadline_ms.
+ *           DEADLINE_EXCEEDED: one is there, and silent, for the connection's
+ *           call_deadline_ms, or hoist_set_patience.
  *           DATA_LOSS: the source has other weights than at first. NOT_FOUND:
  *           hoistd has the weights no more. Others: of hoist_connect,
  *           hoist_register_model, hoist_describe_model, hoist_set_plan.
