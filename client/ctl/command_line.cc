@@ -2,18 +2,17 @@
 
 #include <CLI/CLI.hpp>
 #include <chrono>
-#include <filesystem>
 #include <functional>
 #include <iostream>
 #include <map>
 #include <optional>
 #include <string>
-#include <system_error>
 #include <vector>
 
 #include "client/ctl/commands.h"
 #include "client/ctl/completion.h"
 #include "client/ctl/described.h"
+#include "client/ctl/parsed.h"
 #include "client/ctl/schema.h"
 #include "client/ctl/values.h"
 #include "hoist/shared/nearest.h"
@@ -29,82 +28,6 @@ constexpr char kFooter[] =
     "something (load, check, drain, watch, top) print one object a line; bytes "
     "are base64; errors are {\"error\":{\"code\",\"message\"}} on stderr; "
     "`hoistctl schema COMMAND` tells the fields.";
-
-// What the options of all commands are read into.
-struct Parsed {
-  std::string socket;
-  bool json = false;
-  double timeout_s = 5;
-  std::string path;
-  std::string name;
-  std::string model;
-  std::string group;
-  std::string tier;
-  uint32_t device = 0;
-  std::string grouping = "block";
-  std::string readers;
-  double deadline_s = 0;
-  double wait_s = 5;
-  double idle_s = 0;
-  uint64_t session = 0;
-  bool kill = false;
-  double every_s = 1;
-  uint64_t count = 0;
-  bool forget = false;
-  bool resume = false;
-  bool repair = false;
-  std::string shell;
-  v1::SetShareRequest share;
-  DoctorOptions doctor;
-  FeaturesOptions features;
-  std::string action;
-  double for_s = 10;
-  std::string out;
-};
-
-v1::Tier TierOf(const std::string& tier) {
-  if (tier == "device") return v1::TIER_DEVICE;
-  if (tier == "host") return v1::TIER_HOST;
-  return v1::TIER_UNSPECIFIED;
-}
-
-uint64_t Milliseconds(double seconds) {
-  return static_cast<uint64_t>(seconds * 1000);
-}
-
-v1::CopySelector CopiesOf(const Parsed& parsed) {
-  v1::CopySelector copies;
-  copies.set_model(parsed.model);
-  copies.set_group(parsed.group);
-  copies.set_tier(TierOf(parsed.tier));
-  copies.set_device(parsed.device);
-  return copies;
-}
-
-// hoistd's working folder is not ours.
-std::string AbsolutePath(const std::string& given) {
-  std::error_code error;
-  const auto absolute = std::filesystem::absolute(given, error);
-  if (error) return given;
-  std::string path = absolute.lexically_normal().string();
-  if (path.size() > 1 && path.back() == '/') path.pop_back();
-  return path;
-}
-
-v1::LoadRequest LoadOf(const Parsed& parsed) {
-  v1::LoadRequest request;
-  request.set_path(AbsolutePath(parsed.path));
-  request.set_name(parsed.name);
-  request.set_tier(TierOf(parsed.tier));
-  request.set_device(parsed.device);
-  request.mutable_grouping()->set_rule(
-      parsed.grouping == "module"  ? v1::Grouping::RULE_MODULE
-      : parsed.grouping == "whole" ? v1::Grouping::RULE_WHOLE
-                                   : v1::Grouping::RULE_BLOCK);
-  if (parsed.readers == "owner") request.set_readers(v1::READERS_OWNER);
-  if (parsed.readers == "everyone") request.set_readers(v1::READERS_EVERYONE);
-  return request;
-}
 
 // The commands: CLI11's half, and what each does.
 class CommandLine {

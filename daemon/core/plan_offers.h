@@ -14,6 +14,7 @@
 #include "daemon/core/copy_table.h"
 #include "daemon/core/device_names.h"
 #include "daemon/core/model_book.h"
+#include "daemon/core/node_options.h"
 #include "daemon/core/plan_book.h"
 #include "daemon/core/quota.h"
 #include "daemon/core/requests.h"
@@ -40,11 +41,12 @@ struct PlanRoom {
 // Bounds:   as quotas say.
 class PlanOffers {
  public:
-  PlanOffers(const Tenure& tenure, const std::vector<DeviceInfo>& devices,
-             const DeviceNames& names, const CopyTable& copies,
-             const ModelBook& models, const QuotaBook& quota,
-             const Space& space)
-      : tenure_(tenure),
+  PlanOffers(const NodeOptions& options, const Tenure& tenure,
+             const std::vector<DeviceInfo>& devices, const DeviceNames& names,
+             const CopyTable& copies, const ModelBook& models,
+             const QuotaBook& quota, const Space& space)
+      : options_(options),
+        tenure_(tenure),
         devices_(devices),
         names_(names),
         copies_(copies),
@@ -63,7 +65,9 @@ class PlanOffers {
   uint64_t epoch() const { return space_.epoch(); }
   // Roughly, for all of the plan's bytes.
   absl::Duration TimeToBring(const PlanGrant& grant) const {
-    return space_.TimeToBring(grant.ring_bytes + grant.resident_bytes);
+    return absl::Seconds(
+        static_cast<double>(grant.ring_bytes + grant.resident_bytes) /
+        options_.host_bytes_per_second);
   }
   // With one of `plans` equal shares of the device, if that is enough.
   absl::StatusOr<PlanGrant> CheckShare(const PlanRequest& asked,
@@ -89,6 +93,7 @@ class PlanOffers {
   std::string DeviceTaken(DeviceIndex device, SessionId session,
                           std::optional<PlanId> except) const;
 
+  const NodeOptions& options_;
   const Tenure& tenure_;
   const std::vector<DeviceInfo>& devices_;
   const DeviceNames& names_;

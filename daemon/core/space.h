@@ -151,11 +151,6 @@ class Space {
   // Whether dropping the copy loses nothing.
   bool Clean(const CopyRef& ref) const;
   bool CanSpill() const { return options_.spill_capacity_bytes > 0; }
-  // From the host to a device; NodeOptions has the rate.
-  absl::Duration TimeToBring(uint64_t bytes) const {
-    return absl::Seconds(static_cast<double>(bytes) /
-                         options_.host_bytes_per_second);
-  }
   bool MaySpill(absl::Time now) const;  // And no spill has just failed.
   bool CannotSpill(absl::Time now) const;
 

@@ -22,7 +22,8 @@ absl::Status NoSuchGroup() {
 
 }  // namespace
 
-Tenure::Tenure(const std::vector<DeviceInfo>& devices, const DeviceNames& names,
+Tenure::Tenure(const NodeOptions& options,
+               const std::vector<DeviceInfo>& devices, const DeviceNames& names,
                CopyTable& copies, const ModelBook& models, QuotaBook& quota,
                Space& space, PersistedLog& persisted)
     : devices_(devices),
@@ -34,8 +35,8 @@ Tenure::Tenure(const std::vector<DeviceInfo>& devices, const DeviceNames& names,
       persisted_(persisted),
       sessions_(quota),
       plans_(space.promises(), copies, sessions_, quota),
-      reclaim_(*this, PlanOffers(*this, devices, names, copies, models, quota,
-                                 space)) {}
+      reclaim_(*this, PlanOffers(options, *this, devices, names, copies, models,
+                                 quota, space)) {}
 
 absl::Status Tenure::DrainsNow() {
   return absl::UnavailableError(

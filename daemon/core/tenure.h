@@ -46,9 +46,9 @@ inline bool SeesAll(const Peer* asker) {
 // Bounds:   as quotas say.
 class Tenure {
  public:
-  Tenure(const std::vector<DeviceInfo>& devices, const DeviceNames& names,
-         CopyTable& copies, const ModelBook& models, QuotaBook& quota,
-         Space& space, PersistedLog& persisted);
+  Tenure(const NodeOptions& options, const std::vector<DeviceInfo>& devices,
+         const DeviceNames& names, CopyTable& copies, const ModelBook& models,
+         QuotaBook& quota, Space& space, PersistedLog& persisted);
   Tenure(const Tenure&) = delete;
   Tenure& operator=(const Tenure&) = delete;
 

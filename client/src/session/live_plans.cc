@@ -23,11 +23,16 @@ std::vector<uint64_t> LivePlans::Ids() const {
   return ids;
 }
 
-void LivePlans::Asked(const GiveWay& ask) {
+void LivePlans::Asked(const DaemonAsk& ask) {
   const MutexLock lock(mu_);
-  const auto live = live_.find(ask.plan);
+  if (std::holds_alternative<Wake>(ask)) {
+    if (wake_.valid()) eventfd_write(wake_.get(), 1);
+    return;
+  }
+  const auto* plan = std::get_if<GiveWay>(&ask);
+  const auto live = plan == nullptr ? live_.end() : live_.find(plan->plan);
   if (live == live_.end()) return;
-  live->second.idle = ask.idle;
+  live->second.idle = plan->idle;
   if (live->second.told) live->second.told();
 }
 
@@ -37,11 +42,6 @@ void LivePlans::Watch(uint64_t id, std::function<void()> told) {
   if (live == live_.end()) return;
   live->second.told = std::move(told);
   if (live->second.idle.has_value()) live->second.told();
-}
-
-void LivePlans::AskedToWake() {
-  const MutexLock lock(mu_);
-  if (wake_.valid()) eventfd_write(wake_.get(), 1);
 }
 
 int LivePlans::WakeFd() {

@@ -23,14 +23,13 @@ class LivePlans {
   void Forget(uint64_t id);
   std::vector<uint64_t> Ids() const;
 
-  // hoistd asks for the plan's memory. Ignored if the plan is gone.
-  void Asked(const GiveWay& ask);
+  // GiveWay: hoistd asks for a plan's memory; ignored if the plan is gone.
+  // Wake: it asks for the plans that gave way.
+  void Asked(const DaemonAsk& ask);
   // Calls `told` at each later ask, and now if there was one. It must neither
   // block nor call this object; not called after Forget has returned.
   void Watch(uint64_t id, std::function<void()> told);
-  // hoistd asks for the plans that gave way.
-  void AskedToWake();
-  // Readable after each such ask; its reader resets it. -1: no descriptor.
+  // Readable after each ask to wake; its reader resets it. -1: no descriptor.
   int WakeFd();
   // Sets `asked_to_give_way` and `idle_ms`.
   void Describe(hoist_plan_info* info) const;

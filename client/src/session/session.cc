@@ -201,8 +201,7 @@ void Session::GiveBack(const Reply& reply) {
 
 void Session::OnAsk(const DaemonAsk& ask) {
   if (const auto* slabs = std::get_if<SlabAsk>(&ask)) return CloseSlabs(*slabs);
-  if (const auto* plan = std::get_if<GiveWay>(&ask)) return plans_.Asked(*plan);
-  plans_.AskedToWake();
+  plans_.Asked(ask);
 }
 
 // hoistd asks for slabs that no lease or plan of this session uses; if it errs,

@@ -90,7 +90,8 @@ class TenureTest : public SpaceRig {
   }
 
   const DeviceNames names_{devices_};
-  Tenure tenure_{devices_, names_, copies_, models_, quota_, space_, kept_};
+  Tenure tenure_{options_, devices_, names_, copies_,
+                 models_,  quota_,   space_, kept_};
 };
 
 TEST_F(TenureTest, APlanBesideOthersIsToldWhatBudgetWouldBeEnough) {
