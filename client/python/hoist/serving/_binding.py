@@ -19,19 +19,25 @@ def bind(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
     Tensors that several modules share stay one object. Other names are
     unchanged.
     """
+    modules = modules_of(module)
     for held in held_by(module):
         given = next((tensors[name] for name in held.names if name in tensors),
                      None)
         if given is None:
             continue
-        put(module, held.names, _parameter(given) if held.is_parameter
+        put(modules, held.names, _parameter(given) if held.is_parameter
             else given.clone())
 
 
-def put(module: nn.Module, names: Collection[str],
+def modules_of(module: nn.Module) -> dict[str, nn.Module]:
+    """By all of their names."""
+    return dict(module.named_modules(remove_duplicate=False))
+
+
+def put(modules: Mapping[str, nn.Module], names: Collection[str],
         tensor: torch.Tensor) -> None:
-    """Replaces the attributes of these names by the tensor."""
-    modules = dict(module.named_modules(remove_duplicate=False))
+    """Replaces the attributes of these names by the tensor. modules: as
+    modules_of has them."""
     for name in names:
         owner, _, leaf = name.rpartition(".")
         holder: dict[str, Any] = (
@@ -68,12 +74,13 @@ def settle_the_rest(module: nn.Module, device: torch.device,
     lost: storages (storage_id) whose values, from a constructor or from traced
     loading code, are gone.
     """
+    modules = modules_of(module)
     for held in held_by(module):
         if held.tensor.is_meta and (not held.tensor.numel() or (
                 not held.is_parameter
                 and storage_id(held.tensor) not in lost)):
             made = torch.empty_like(held.tensor, device=device)
-            put(module, held.names, nn.Parameter(made, requires_grad=False)
+            put(modules, held.names, nn.Parameter(made, requires_grad=False)
                 if held.is_parameter else made)
     for one in module.modules():
         for leaf, value in vars(one).items():

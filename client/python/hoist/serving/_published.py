@@ -26,7 +26,7 @@ from .. import _dtypes, _session
 from .._errors import (AlreadyExists, DataLoss, DeadlineExceeded,
                        FailedPrecondition, NotFound)
 from .._model import Model
-from ._binding import put
+from ._binding import modules_of, put
 from ._recipes import Held, group_of, held_by
 
 _MANIFEST = "(manifest)"
@@ -139,7 +139,7 @@ def shape_like(module: nn.Module, manifest: Manifest) -> None:
     """Gives the module the parameters and buffers that it has after its weights
     are processed: some are gone then, and others are new."""
     published = {name for names, *_ in manifest.held for name in names}
-    modules = dict(module.named_modules(remove_duplicate=False))
+    modules = modules_of(module)
     for held in held_by(module):
         for name in held.names:
             if name not in published:
@@ -149,7 +149,7 @@ def shape_like(module: nn.Module, manifest: Manifest) -> None:
     for names, is_parameter, shape, dtype in manifest.held:
         made = torch.empty(shape, dtype=_dtypes.torch_dtype(dtype),
                            device="meta")
-        put(module, names, nn.Parameter(made, requires_grad=False)
+        put(modules, names, nn.Parameter(made, requires_grad=False)
             if is_parameter else made)
 
 

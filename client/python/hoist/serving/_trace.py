@@ -10,10 +10,10 @@ those.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, Iterator, Mapping, Sequence
 
 import torch
-from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .. import _dtypes
@@ -222,6 +222,7 @@ class Trace(TorchDispatchMode):
             at += size
 
 
+@functools.cache  # There are few operators, and schemas are slow to read.
 def _is_empty(func: Any) -> bool:
     """Whether the operator's outputs have no values."""
     return str(func._schema.name).startswith(("aten::empty", "aten::new_empty"))
@@ -230,13 +231,23 @@ def _is_empty(func: Any) -> bool:
 def _written_by(func: Any, args: Sequence[Any],
                 kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:
     """The arguments that an operator writes to, by its schema."""
-    for at, one in enumerate(func._schema.arguments):
-        if one.alias_info is not None and one.alias_info.is_write:
-            yield from _tensors(args[at] if at < len(args)
-                                else kwargs.get(one.name))
+    for at, name in _places_written_by(func):
+        yield from _tensors(args[at] if at < len(args) else kwargs.get(name))
+
+
+@functools.cache
+def _places_written_by(func: Any) -> list[tuple[int, str]]:
+    return [(at, one.name) for at, one in enumerate(func._schema.arguments)
+            if one.alias_info is not None and one.alias_info.is_write]
 
 
 def _tensors(tree: Any) -> Iterator[torch.Tensor]:
-    for one in _pytree.tree_leaves(tree):
-        if isinstance(one, torch.Tensor):
-            yield one
+    """Operators' arguments and results have tensors in tuples, lists and
+    dictionaries alone; torch's own walk over trees takes far longer."""
+    if isinstance(tree, torch.Tensor):
+        yield tree
+    elif isinstance(tree, (tuple, list)):
+        for one in tree:
+            yield from _tensors(one)
+    elif isinstance(tree, dict):
+        yield from _tensors(tuple(tree.values()))
