@@ -13,15 +13,19 @@ import safetensors.torch  # noqa: E402
 import torch  # noqa: E402
 from hoist.serving import _weights  # noqa: E402
 from hoist.serving._trace import Trace  # noqa: E402
-from hoist.vllm import _finding  # noqa: E402
+from hoist.vllm import _finding, _loader  # noqa: E402
 from hoist.vllm._cpu import kernels_over_shared_memory  # noqa: E402
 from hoist.vllm._headers import HeaderLoader  # noqa: E402
 from hoist.vllm._processing import why_not_shared  # noqa: E402
 from torch import nn  # noqa: E402
 from vllm.config.load import LoadConfig  # noqa: E402
 from vllm.model_executor.layers import utils  # noqa: E402
+from vllm.model_executor.model_loader import (  # noqa: E402
+    utils as loader_utils)
 from vllm.model_executor.model_loader.default_loader import (  # noqa: E402
     DefaultModelLoader)
+from vllm.model_executor.model_loader.reload.layerwise import (  # noqa: E402
+    LAYERWISE_INFO)
 from vllm.model_executor.utils import (  # noqa: E402
     weights_already_processed)
 
@@ -69,6 +73,15 @@ def test_files_are_known_that_the_loading_code_did_not_come_to(loader, folders):
 
 def test_the_time_that_vllm_logs_is_since_loading_began(loader):
     assert loader.counter_before_loading_weights > 0
+
+
+def test_layers_are_noted_for_reloads_only_where_hoist_makes_no_module():
+    ours, theirs = nn.Linear(1, 1), nn.Linear(1, 1)
+    with pytest.raises(KeyError), _loader._without_metadata_for_reloading():
+        loader_utils.record_metadata_for_reloading(ours)
+        raise KeyError
+    loader_utils.record_metadata_for_reloading(theirs)
+    assert ours not in LAYERWISE_INFO and theirs in LAYERWISE_INFO
 
 
 @pytest.mark.parametrize("change", [

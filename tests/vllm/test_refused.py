@@ -57,6 +57,14 @@ def test_a_file_that_changed_while_it_slept_is_told(start, hoistd, tmp_path):
         engine.ask("ask", what="hoist_resume")
 
 
+def test_a_reload_is_refused_and_tokens_stay(start, disk_tokens):
+    engine = start()
+    with pytest.raises(Refused, match="FailedPrecondition.*start the engine "
+                                      "anew"):
+        engine.ask("ask", what="reload_weights")
+    assert engine.ask("generate") == disk_tokens
+
+
 def test_weights_that_are_converted_are_published_once_for_all(
         start, hoistd, tmp_path):
     wide = make_llama(tmp_path / "wide", dtype="float32")

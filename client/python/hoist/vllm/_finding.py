@@ -84,10 +84,9 @@ class Finding:
         connect = self._connect_of(type(model).__name__)
         session = connect()
         device = device_of(session, self.device)
-        key = key_of(model, loader.files, self.vllm_config, self.model_config,
-                     self.device)
         if why is None:
             if self.options.name is not None:
+                key = self._key(model, loader)
                 self._claim(session, self._name(key), key)
             files = loader.files
 
@@ -105,7 +104,7 @@ class Finding:
                 f"are not the files' bytes ({why}); start it without one")
         _log.info("%s is published once it is processed, as it is not the "
                   "files' bytes: %s", self.model_config.model, why)
-        key["environment"] = environment()
+        key = {**self._key(model, loader), "environment": environment()}
         name = self._name(key)
         if not may_publish and _published.find(session, name) is None:
             return None
@@ -118,7 +117,8 @@ class Finding:
     def _whole(self, session: _session.Session, connect: Connect, find: Find,
                stored: Mapping[str, tuple[str, str]],
                device: _session.Device) -> Weights:
-        early = _early.pop(find(session).fingerprint, None)
+        early = (_early.pop(find(session).fingerprint, None) if _early
+                 else None)
         if early is not None and early.stored == stored:
             session.close()
             return early
@@ -164,6 +164,10 @@ class Finding:
             name, why = next(iter(recipes.refused.items()))
             return recipes, f"{name}: {why}"
         return recipes, why_processed(model)
+
+    def _key(self, model: nn.Module, loader: HeaderLoader) -> dict[str, str]:
+        return key_of(model, loader.files, self.vllm_config, self.model_config,
+                      self.device)
 
     def _name(self, key: dict[str, str]) -> str:
         """The name in hoistd of weights that this process computes with."""

@@ -6,11 +6,13 @@ import contextlib
 import dataclasses
 import logging
 import time
+from typing import Iterator
 
 import torch
 from torch import nn
 from vllm.config import ModelConfig, VllmConfig, set_current_vllm_config
 from vllm.config.load import LoadConfig
+from vllm.model_executor.model_loader import utils
 from vllm.model_executor.model_loader.base_loader import BaseModelLoader
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.model_loader.utils import (
@@ -56,10 +58,9 @@ class HoistModelLoader(BaseModelLoader):  # type: ignore[misc]
         self._refuse_offloading()
         device = self._device(vllm_config)
         with set_current_vllm_config(vllm_config), \
-                set_default_torch_dtype(model_config.dtype), device, \
+                set_default_torch_dtype(model_config.dtype), \
                 layers_of_its_own(vllm_config, keep=False):
-            model, _ = build_on_meta(lambda: initialize_model(
-                vllm_config=vllm_config, model_config=model_config))
+            model, _ = _made(device, vllm_config, model_config)
             if self._why_not_shared(model, vllm_config) is not None:
                 return 0
             return Finding(self.options, self._of_disk(), vllm_config,
@@ -73,6 +74,9 @@ class HoistModelLoader(BaseModelLoader):  # type: ignore[misc]
                      model_config: ModelConfig) -> None:
         """FailedPrecondition: vLLM is about to write to a model's weights."""
         refuse_to_write()
+
+    # What reload_weights calls, before it touches a layer.
+    get_all_weights = load_weights
 
     def load_model(self, vllm_config: VllmConfig, model_config: ModelConfig,
                    prefix: str = "") -> nn.Module:
@@ -88,10 +92,8 @@ class HoistModelLoader(BaseModelLoader):  # type: ignore[misc]
                 get_offloader(), PlanOffloader):
             set_offloader(PlanOffloader())  # A draft's layers go there too.
         begin = time.perf_counter()
-        with set_default_torch_dtype(model_config.dtype), device:
-            model, lost = build_on_meta(lambda: initialize_model(
-                vllm_config=vllm_config, model_config=model_config,
-                prefix=prefix))
+        with set_default_torch_dtype(model_config.dtype):
+            model, lost = _made(device, vllm_config, model_config, prefix)
             built = time.perf_counter()
             why = self._why_not_shared(model, vllm_config)
             if why is not None:
@@ -105,6 +107,7 @@ class HoistModelLoader(BaseModelLoader):  # type: ignore[misc]
             with Guard(weights.spans()):
                 self._finish(model, model_config, device)
         model.hoist_weights = weights  # The leases live as long as the model.
+        model.load_weights = refuse_to_write
         _log.info("%s: %.1f MiB of hoistd's on %s, shared and read-only; the "
                   "module was made in %.0f ms, and bound in %.0f ms",
                   weights.name, weights.nbytes / 2**20,
@@ -152,3 +155,26 @@ class HoistModelLoader(BaseModelLoader):  # type: ignore[misc]
         """The configuration for vLLM's own loader, without hoist's."""
         return dataclasses.replace(self.load_config, load_format="auto",
                                    model_loader_extra_config={})
+
+
+def _made(device: torch.device, vllm_config: VllmConfig,
+          model_config: ModelConfig, prefix: str = ""
+          ) -> tuple[nn.Module, frozenset[int]]:
+    """As build_on_meta. Only the constructor runs with `device` as default, as
+    vLLM does it: torch asks for the default at each of its functions."""
+    with device, _without_metadata_for_reloading():
+        return build_on_meta(lambda: initialize_model(
+            vllm_config=vllm_config, model_config=model_config,
+            prefix=prefix))
+
+
+@contextlib.contextmanager
+def _without_metadata_for_reloading() -> Iterator[None]:
+    """vLLM notes each layer's parameters as they are made, for reload_weights,
+    which hoist refuses. That takes as long as to make the layers."""
+    noted = utils.record_metadata_for_reloading
+    utils.record_metadata_for_reloading = lambda model: None
+    try:
+        yield
+    finally:
+        utils.record_metadata_for_reloading = noted
