@@ -107,6 +107,11 @@ class Engine:
         found = re.search(r"Model loading took .*? ([\d.]+) s", self.text())
         return float(found[1]) if found else None
 
+    def loaded_gib(self) -> float | None:
+        """Of the device, as vLLM counts it."""
+        found = re.search(r"Model loading took ([\d.]+) GiB", self.text())
+        return float(found[1]) if found else None
+
     def end(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)

@@ -45,12 +45,12 @@ def _replica(run: Run, engine: Engine, want: list[list[int]],
         "tokens equal": run.check(f"{engine.name}: tokens", equal)})
 
 
-def _rates(run: Run, engine: Engine, batches: tuple[int, ...], tokens: int
-           ) -> tuple[dict[str, str], int]:
+def _rates(run: Run, engine: Engine, batches: tuple[int, ...], tokens: int,
+           most: int = 8) -> tuple[dict[str, str], int]:
     """By batch; and how many passes that took."""
     found, passes = {}, 0
     for batch in batches:
-        said = engine.ask("rate", batch=batch,
+        said = engine.ask("rate", batch=batch, most=most,
                           tokens=4 if run.place.small else tokens)
         found[f"tok/s, {batch}"] = (
             f"{said['rate']:,.1f} ({said['spread'] * 100:.1f} %)")
@@ -72,10 +72,13 @@ def budgets(run: Run) -> None:
     hoist's operators in it, code may round otherwise than plain's. Budgets
     share that code, so they agree, also with 1.0, which streams nothing; and
     eagerly all agree."""
-    want = _plain(run)
-    whole = _code(run, "vllm")
     with hoistd(run.place) as daemon:
-        link = _eager(run, daemon)
+        eager = (run.begin("plain, eager", enforce_eager=True),
+                 run.begin("hoist, 0.5, eager", enforce_eager=True,
+                           **_with(0.5, daemon)))
+        want = _plain(run)  # Compiles while those start.
+        whole = _code(run, "vllm")
+        link = _eager(run, *eager)
         said = [_budget(run, daemon, budget, want, link)
                 for budget in (0.5, 0.25, 0.75, 1.0)]
         run.check("the tokens of one budget are another's",
@@ -86,11 +89,8 @@ def budgets(run: Run) -> None:
             _planted(run, daemon, min(whole), *streamed)
 
 
-def _eager(run: Run, daemon: Any) -> float:
+def _eager(run: Run, plain: Engine, ours: Engine) -> float:
     """Returns the link's GB/s."""
-    plain = run.begin("plain, eager", enforce_eager=True)
-    ours = run.begin("hoist, 0.5, eager", enforce_eager=True,
-                     **_with(0.5, daemon))
     want = plain.ready().ask("generate", tokens=TOKENS)
     equal = ours.ready().ask("generate", tokens=TOKENS) == want
     run.row("Budgets", engine=ours.name, **{
@@ -112,10 +112,9 @@ def _budget(run: Run, daemon: Any, budget: float, want: list[list[int]],
     run.check(f"{engine.name}: the first compiles, and no other", (
         engine.ask("compiled_code_read") > 0) == (budget != 0.5))
     tokens: list[list[int]] = engine.ask("generate", tokens=TOKENS)
-    daemon.count_anew()
-    rates, passes = _rates(run, engine, (8, 64), 8)
-    moved = daemon.counters()["host_to_device_bytes"] / passes
+    rates, moved = _streamed(run, engine, daemon)
     run.row("Budgets", engine=engine.name, **rates, **{
+        "start, s": engine.start_s, "loading, s": engine.loading_s(),
         "own MiB": gpu_mib(engine.process.pid),
         "a pass, GiB": moved / GIB,
         "link alone, tok/s, 8": 8 * link * 1e9 / moved if moved else None,
@@ -124,17 +123,40 @@ def _budget(run: Run, daemon: Any, budget: float, want: list[list[int]],
     return tokens
 
 
+def _streamed(run: Run, engine: Engine, daemon: Any
+              ) -> tuple[dict[str, str], float]:
+    """Rates; and the bytes that hoistd moves to the device a pass."""
+    daemon.count_anew()
+    rates, passes = _rates(run, engine, (8, 64), 8, most=4)
+    return rates, daemon.counters()["host_to_device_bytes"] / passes
+
+
 def rivals(run: Run) -> None:
-    """vLLM's own offloading, over a compile cache of its own."""
-    want = _plain(run)
-    # All have compiled before one is measured.
-    for engine, why_not in [(one, _why_not(one)) for one in _rivals(run)]:
-        if why_not is None:
-            _rival(run, engine, want)
-        else:
-            run.row("Rivals", engine=engine.name,
-                    **{"tokens are plain's": f"fails: {why_not[-100:]}"})
-        engine.end()
+    """vLLM's own offloading, over a compile cache of its own, beside a budget
+    of 0.5: with its bytes on the device, and with its bytes a pass."""
+    with hoistd(run.place) as daemon:
+        ours = run.begin("hoist, 0.5", **_with(0.5, daemon))
+        theirs = _rivals(run)
+        # All have compiled before one is measured.
+        why_not = {one.name: _why_not(one) for one in (ours, *theirs)}
+        if why_not[ours.name] is None:
+            rates, moved = _streamed(run, ours, daemon)
+            run.row("Rivals", engine=ours.name, **rates, **{
+                "own MiB": gpu_mib(ours.process.pid),
+                "weights on the device, GiB": 0.5 * _weights(run) / GIB,
+                "a pass, GiB": moved / GIB})
+        ours.end()
+        for engine, streamed in theirs.items():
+            if why_not[engine.name] is None:
+                _rival(run, engine, streamed)
+            engine.end()
+    for name, why in why_not.items():
+        run.check(f"{name} starts: {(why or '')[-300:]}", why is None)
+
+
+def _weights(run: Run) -> int:
+    return sum(path.stat().st_size
+               for path in run.place.model.glob("*.safetensors"))
 
 
 def _why_not(engine: Engine) -> str | None:
@@ -146,25 +168,31 @@ def _why_not(engine: Engine) -> str | None:
     return None
 
 
-def _rivals(run: Run) -> list[Engine]:
-    """vLLM's own offloading: of the rest of the weights, for each budget; and
-    its prefetching of each second layer."""
-    weights = sum(path.stat().st_size
-                  for path in run.place.model.glob("*.safetensors"))
-    found = [run.begin(f"--cpu-offload-gb, {budget}", cache="rivals",
-                       cpu_offload_gb=round((1 - budget) * weights / GIB, 3))
-             for budget in (0.25, 0.5, 0.75)]
-    return [*found, run.begin(
-        "its prefetch, 0.5", cache="rivals", offload_group_size=2,
-        offload_num_in_group=1, offload_prefetch_step=1)]
+def _rivals(run: Run) -> dict[Engine, float]:
+    """With the bytes that each streams a pass. Of 16 layers a budget of 0.5
+    streams 11: two more have their memory as slots."""
+    weights = _weights(run)
+    layer = max(path.stat().st_size
+                for path in run.place.model.glob("*-00002-of-*"))
+    found = {}
+    for streamed in (0.5 * weights, 11 * layer):
+        gib = round(streamed / GIB, 3)
+        found[run.begin(f"--cpu-offload-gb {gib}", cache="rivals",
+                        cpu_offload_gb=gib)] = streamed
+    for each, of in ((1, 2), (11, 16)):
+        found[run.begin(
+            f"its prefetch, {each} of {of} layers", cache="rivals",
+            offload_group_size=of, offload_num_in_group=each,
+            offload_prefetch_step=1)] = 16 * each / of * layer
+    return found
 
 
-def _rival(run: Run, engine: Engine, want: list[list[int]]) -> None:
-    equal = engine.ask("generate", tokens=TOKENS) == want
-    rates, _ = _rates(run, engine, (8, 64), 8)
+def _rival(run: Run, engine: Engine, streamed: float) -> None:
+    rates, _ = _rates(run, engine, (8, 64), 8, most=4)
     run.row("Rivals", engine=engine.name, **rates, **{
         "own MiB": gpu_mib(engine.process.pid),
-        "tokens are plain's": "yes" if equal else "no"})
+        "weights on the device, GiB": engine.loaded_gib(),
+        "a pass, GiB": streamed / GIB})
 
 
 def _code(run: Run, cache: str) -> set[pathlib.Path]:
@@ -176,7 +204,7 @@ def _code(run: Run, cache: str) -> set[pathlib.Path]:
 def _planted(run: Run, daemon: Any, whole: pathlib.Path,
              streamed: pathlib.Path) -> None:
     """Code compiled without a budget, where a budget's is looked for."""
-    shutil.rmtree(streamed)
+    right = streamed.rename(run.place.caches / "right")
     shutil.copytree(whole, streamed)
     engine = run.begin("hoist, 0.5, planted", **_with(0.5, daemon))
     try:
@@ -187,7 +215,9 @@ def _planted(run: Run, daemon: Any, whole: pathlib.Path,
     run.row("A planted stale cache", **{
         "is refused": run.check(f"planted code is refused: {said}", refused),
         "error": said.split(": ", 1)[1][:160]})
-    shutil.rmtree(streamed)  # The next run compiles again.
+    engine.end()
+    shutil.rmtree(streamed)
+    right.rename(streamed)
 
 
 def sleep(run: Run) -> None:
@@ -225,7 +255,7 @@ def serve(run: Run) -> None:
     with hoistd(run.place, keeper=True) as daemon:
         plain = Served(run.place, "plain")
         ours = [Served(run.place, "hoist", daemon.socket),
-                Served(run.place, "hoist, 0.5", daemon.socket, "served",
+                Served(run.place, "hoist, 0.5", daemon.socket,
                        model_loader_extra_config={"budget": 0.5})]
         for one in (plain, *ours):
             run.keep(one.end)
@@ -236,7 +266,7 @@ def serve(run: Run) -> None:
                   want["plain"] == want["hoist"])
         for one in (plain, *ours):
             _crowd(run, one, one.crowd(TOKENS, 4), want[one.name], "no")
-        for what in ("alone", "crowd"):
+        for what in ("crowd", "alone"):
             _killed(run, daemon, ours, want, what)
         run.end_engines()
 
