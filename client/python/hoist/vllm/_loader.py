@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import logging
 import time
-from typing import Iterator
+from typing import Any, Iterator
 
 import torch
 from torch import nn
@@ -159,7 +159,7 @@ class HoistModelLoader(BaseModelLoader):  # type: ignore[misc]
 
 def _made(device: torch.device, vllm_config: VllmConfig,
           model_config: ModelConfig, prefix: str = ""
-          ) -> tuple[nn.Module, frozenset[int]]:
+          ) -> tuple[Any, frozenset[int]]:
     """As build_on_meta. Only the constructor runs with `device` as default, as
     vLLM does it: torch asks for the default at each of its functions."""
     with device, _without_metadata_for_reloading():
