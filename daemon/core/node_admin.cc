@@ -78,9 +78,8 @@ CopyTotals Node::Evict(const std::vector<CopyRef>& copies, absl::Time now,
 void Node::SetDraining(bool draining, Effects& effects) {
   if (tenure_.draining() == draining) return;
   tenure_.SetDraining(draining);
-  NodeEvent event;
-  event.kind = draining ? EventKind::kDraining : EventKind::kResumed;
-  effects.events.push_back(std::move(event));
+  effects.events.push_back(
+      {.kind = draining ? EventKind::kDraining : EventKind::kResumed});
 }
 
 }  // namespace hoistd

@@ -326,7 +326,6 @@ class Session {
     });
   }
   void Close() { hoist_session_close(handle_.get()); }
-  int wake_fd() const { return hoist_session_wake_fd(handle_.get()); }
   // The same session. It ends with its last handle, or when one is closed.
   Result<Session> Share() const {
     hoist_session* shared = nullptr;
