@@ -52,6 +52,12 @@ def plans(hoistd) -> list[dict]:
     return json.loads(hoistd.ctl("--json", "plans")).get("plans", [])
 
 
+def await_sleep(hoistd, *models) -> None:
+    """hoistd learns of a plan's end a little later."""
+    until(lambda: all(map(is_asleep, models)))
+    until(lambda: not plans(hoistd))
+
+
 def session_of(hoistd) -> str:
     """This process's, by its plan."""
     return plans(hoistd)[0]["session_id"]
@@ -67,8 +73,7 @@ def test_a_module_sleeps_and_wakes_when_it_is_asked(hoistd, x, budget):
     session = session_of(hoistd)
     for _ in range(2):
         assert "asked 1 plans" in hoistd.ctl("sleep", session)
-        until(lambda: is_asleep(model))
-        assert not plans(hoistd)
+        await_sleep(hoistd, model)
         assert "wake" in hoistd.ctl("wake", session)
         until(lambda: not is_asleep(model))
         assert hoist.stats(model).budget_bytes == had
@@ -162,8 +167,7 @@ def test_an_idle_module_falls_asleep_by_itself(make_hoistd, x):
     hoist.attach(model)
     for _ in range(2):
         assert_right(model, x, want)
-        until(lambda: is_asleep(model))
-    assert not plans(hoistd)
+        await_sleep(hoistd, model)
     hoist.detach(model)
 
 
@@ -173,7 +177,7 @@ def test_a_budget_of_ones_own_keeps_an_idle_module_awake(make_hoistd, x):
     hoist.attach(model, 6 * MIB)
     hoist.attach(other)
     until(lambda: is_asleep(other))  # It was planned after the other.
-    assert len(plans(hoistd)) == 1
+    until(lambda: len(plans(hoistd)) == 1)
     assert not is_asleep(model)
     hoist.detach(model)
     hoist.detach(other)
