@@ -48,7 +48,8 @@ with hoist.connect(connect_deadline=60) as session:
     for block in range(4):
         model = session.publish("streamed", f"block{block}",
                                 {"w": memoryview(bytes(1 << 20))})
-    with session.set_plan(model, budget=3 << 20, order=model.groups):
+    with session.set_plan(model, budget=3 << 20, order=model.groups,
+                          gives_way=True):
         print("planned", flush=True)
         sys.stdin.read()
 """
@@ -146,12 +147,13 @@ class Package(unittest.TestCase):
         daemon = RealDaemon(self.path / "bin/hoistd", pool=32 * MIB,
                             extra=f'[models]\nroots = ["{models}"]')
         self.addCleanup(lambda: self.assertEqual(daemon.stop(), 0))
-        worker, plan = self.stream(daemon)
+        worker, plan, session = self.stream(daemon)
         config = self.configured()
         there = {"/etc/hoist/hoistd.toml": config,
                  "/models/llama": models / "llama.safetensors",
                  "share 7": f"share {plan}",
                  "--permit 3": f"--permit {self.permit(daemon)}",
+                 "sleep 9": f"sleep {session}", "wake 9": f"wake {session}",
                  "end 9": f"end {self.idle(daemon)}"}
         for command in commands:
             if command == "hoistctl watch":
@@ -197,11 +199,12 @@ class Package(unittest.TestCase):
         return listed()[0]["id"]
 
     def stream(self, daemon):
-        """Starts a worker that streams; returns it and its plan's number."""
+        """Starts a worker that streams; returns it, and the numbers of its plan
+        and session."""
         worker, said = self.worker(daemon, WORKER)
         self.assertEqual(said, "planned", daemon.log_text())
-        number = re.search(r"^ *(\d+) ", daemon.ctl("plans"), re.M).group(1)
-        return worker, number
+        (plan,) = json.loads(daemon.ctl("plans", "--json"))["plans"]
+        return worker, plan["id"], plan["session_id"]
 
     def watch(self, daemon, model):
         """hoistctl watch tells of a model that comes and goes."""

@@ -31,6 +31,7 @@ VERBS = {
     "share": ["PLAN", "--weight", "3"], "unpin": ["m", *TO_DEVICE],
     "evict": ["m", *TO_DEVICE], "drain": ["--resume"], "config": [], "doctor": ["--no-disk"],
     "reload": [], "log-level": ["info"], "version": [], "explain": ["m"],
+    "sleep": ["PLANS"], "wake": ["PLANS"],
     "end": ["SESSION"], "trace": ["record", "--for", "0.1", "--out", "TRACE"],
     "features": ["--all"],
 }
@@ -96,7 +97,8 @@ class Verbs(unittest.TestCase):
         for files in (cls.files, other):
             write_safetensors(files, block_model())
         registered = cls.session.register(other, "planned")
-        cls.plan = cls.session.set_plan(registered, budget=4 * MIB)
+        cls.plan = cls.session.set_plan(registered, budget=4 * MIB,
+                                        gives_way=True)
         cls.lease = cls.session.stage(registered["layers.0"], deadline=60)
 
     def ctl(self, *words):
@@ -112,6 +114,7 @@ class Verbs(unittest.TestCase):
     def given(self, verb):
         known = {"MODEL": [str(self.files), "--name", "m"],
                  "PLAN": [str(self.plan.info.id)],
+                 "PLANS": [str(self.session.id)],
                  "TRACE": [str(self.daemon.path / "trace.json")]}
         if "SESSION" in VERBS[verb]:
             known["SESSION"] = [self.idle()]

@@ -29,7 +29,7 @@ NO_DAEMON = 3
 MODEL = ["--tier", "device"]
 VERBS = {
     "status": [], "top": [], "models": [], "groups": ["m"], "sessions": [], "plans": [],
-    "explain": ["m"], "end": ["7"], "watch": [], "load": ["/some/model"], "check": [], "pin": ["m", *MODEL],
+    "explain": ["m"], "end": ["7"], "sleep": ["7"], "wake": ["7"], "watch": [], "load": ["/some/model"], "check": [], "pin": ["m", *MODEL],
     "unpin": ["m", *MODEL], "evict": ["m"],
     "share": ["--loads", "0", "--max-rate", "1GB"], "drain": [],
     "config": [], "doctor": ["--no-disk"], "reload": [], "log-level": ["info"],
