@@ -36,8 +36,8 @@ absl::StatusOr<PlanTotals> SessionWords::Sleep(const SleepArgs& args,
   return absl::FailedPreconditionError(absl::StrCat(
       "session ", args.session.number(), " has ",
       totals.kept == 0 ? "no plan, so nothing that could sleep"
-                       : "no plan that gives way: its client keeps their "
-                         "addresses, or is no PyTorch module"));
+                       : "no plan that gives way: PyTorch's modules do, on one "
+                         "device, without zero-copy weights or a pipeline"));
 }
 
 absl::Status SessionWords::WakeUp(const WakeArgs& args, absl::Time now) {

@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import hoist  # noqa: E402
+from deaths import kill_kept  # noqa: E402
 from equal import assert_equal_outputs  # noqa: E402
 from models import Stack  # noqa: E402
 from real_daemon import MIB, Refused, until  # noqa: E402
@@ -168,6 +169,47 @@ def test_an_idle_module_falls_asleep_by_itself(make_hoistd, x):
     for _ in range(2):
         assert_right(model, x, want)
         await_sleep(hoistd, model)
+    hoist.detach(model)
+
+
+def test_the_next_hoistd_wakes_what_the_last_had_sleep(
+        make_hoistd, hoist_keeper, x):
+    hoistd = make_hoistd(**SIZES, keeper=hoist_keeper)
+    model = stack()
+    want = wanted(model, x)
+    hoist.attach(model, 0.6)
+    session = session_of(hoistd)
+    hoistd.ctl("sleep", session)
+    await_sleep(hoistd, model)
+    kill_kept(hoistd)
+
+    def asked() -> bool:
+        try:
+            return bool(hoistd.ctl("wake", session))
+        except Refused:  # It has not resumed yet.
+            return False
+
+    until(asked)
+    until(lambda: not is_asleep(model))
+    assert_right(model, x, want)
+    hoist.detach(model)
+
+
+def test_a_module_sleeps_and_wakes_while_hoistd_drains(hoistd, x):
+    model = stack()
+    want = wanted(model, x)
+    hoist.attach(model)
+    session = session_of(hoistd)
+    with pytest.raises(Refused):  # Something is leased.
+        hoistd.ctl("drain")
+    try:
+        hoistd.ctl("sleep", session)
+        await_sleep(hoistd, model)
+        hoistd.ctl("wake", session)
+        until(lambda: not is_asleep(model))
+    finally:
+        hoistd.ctl("drain", "--resume")
+    assert_right(model, x, want)
     hoist.detach(model)
 
 

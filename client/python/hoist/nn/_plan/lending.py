@@ -60,7 +60,11 @@ class _Asks:
             sleepers = self._sleepers.setdefault(session, weakref.WeakSet())
             sleepers.add(lender)
         if is_new:
-            self._listen(session, session.wake_fd, lambda: _wake(sleepers))
+            try:
+                self._listen(session, session.wake_fd, lambda: _wake(sleepers))
+            except OSError:  # The next plan tries again.
+                self._sleepers.pop(session, None)
+                raise
         self._begin()
 
     def _listen(self, owner: object, event_fd: int,
