@@ -7,8 +7,8 @@ import ctypes as c
 import dataclasses
 import operator
 import threading
-from typing import (Any, Callable, Iterable, Iterator, Mapping, Protocol,
-                    TypedDict, Union)
+from typing import (Any, Callable, Iterable, Iterator, Mapping, NoReturn,
+                    Protocol, TypedDict, Union)
 
 from . import _c
 from . import _library as lib
@@ -174,7 +174,10 @@ class Plan:
         self._stage: Any = lib.load().hoist_plan_stage
         self._done: Any = lib.load().hoist_plan_done
         self.model = model
-        self._checked: object = model  # A group's model handle.
+        self._model_id = model.id
+        # Of each call: made once, as only one runs at a time.
+        self._data, self._error = c.c_void_p(), c.c_void_p()
+        self._to_data, self._to_error = c.byref(self._data), c.byref(self._error)
         facts = next(device for device in session.devices
                      if device.index == self.info.device)
         self.device_kind: int = DEVICE_KINDS[facts.kind]
@@ -202,33 +205,33 @@ class Plan:
     def stage(self, group: Group, *, stream: Stream = None) -> int:
         """Makes the group usable by later work on the stream, and returns its
         address. On an emulated device it waits for the bytes."""
-        if group.model is not self._checked:
-            self._check_model(group)
+        if group.model.id != self._model_id:
+            self._refuse(group)
         if stream is not None and type(stream) is not int:
             stream = _handle(stream)
-        data, error = c.c_void_p(), c.c_void_p()
+        data = self._data
+        data.value = None
         try:
             code = self._stage(self._handle, group.index, stream,
-                               c.byref(data), c.byref(error))
+                               self._to_data, self._to_error)
         except BaseException:  # Ctrl-C, raised after the wait.
             if data:
                 with contextlib.suppress(HoistError):
                     self.done(group, stream=stream)
             raise
         if code:
-            fail(code, error)
+            fail(code, self._error)
         return data.value or 0
 
     def done(self, group: Group, *, stream: Stream = None) -> None:
         """Marks the stream's work so far as the group's last use."""
-        if group.model is not self._checked:
-            self._check_model(group)
+        if group.model.id != self._model_id:
+            self._refuse(group)
         if stream is not None and type(stream) is not int:
             stream = _handle(stream)
-        error = c.c_void_p()
-        code = self._done(self._handle, group.index, stream, c.byref(error))
+        code = self._done(self._handle, group.index, stream, self._to_error)
         if code:
-            fail(code, error)
+            fail(code, self._error)
 
     @contextlib.contextmanager
     def use(self, group: Group, *,
@@ -352,11 +355,10 @@ class Plan:
         return places
 
     def _index(self, group: Group) -> int:
-        if group.model is not self.model:
-            self._check_model(group)
+        if group.model.id != self._model_id:
+            self._refuse(group)
         return group.index
 
-    def _check_model(self, group: Group) -> None:
-        if group.model.id != self.model.id:
-            raise InvalidArgument(f'group "{group.name}" is of another model')
-        self._checked = group.model
+    @staticmethod
+    def _refuse(group: Group) -> NoReturn:
+        raise InvalidArgument(f'group "{group.name}" is of another model')
