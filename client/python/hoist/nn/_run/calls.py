@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from typing import Protocol
 
 import torch
@@ -46,11 +47,17 @@ class Call:
     is_last: bool = False  # By one that does not, or by none.
 
 
+def handled() -> int:
+    """Identifies the exception being handled. torch calls hooks after a failed
+    forward within its handler, in the same way as after an output of None."""
+    return id(sys.exc_info()[1])
+
+
 @dataclasses.dataclass
 class Pass:
     """A root's call, from begin to end."""
 
-    handled: int  # At its begin; see _handled.
+    handled: int  # At its begin; see handled().
     depth: int = 1  # Nested calls of the root module.
     is_compiled: bool = False  # At least in part.
     return_to: torch.device | None = None

@@ -81,17 +81,16 @@ class Begin(Hook):
 
     @inlined
     def __call__(self, module: nn.Module, args: Any, kwargs: Any = None) -> Any:
-        if torch.compiler.is_compiling() and self.are_operators():
+        if (self.passes.graph.active and torch.compiler.is_compiling()
+                and self.are_operators()):
             for group in self.groups:
                 stage(group.operands)
             return None
         return self._begin(args, kwargs)
 
     def are_operators(self) -> bool:
-        """In code that is being compiled, this hook and the one after the call
-        are operators of one graph."""
-        if not self.passes.graph.active:
-            return False
+        """In code that is being compiled for the pass's one graph, this hook and
+        the one after the call are operators."""
         for group in self.groups:
             if group.operands is None:
                 return False
@@ -118,7 +117,8 @@ class End(Hook):
     @inlined
     def __call__(self, module: nn.Module, args: Any, kwargs: Any,
                  output: Any = None) -> Any:
-        if torch.compiler.is_compiling() and self.begin.are_operators():
+        if (self.passes.graph.active and torch.compiler.is_compiling()
+                and self.begin.are_operators()):
             outputs = [one for one in tree_leaves(output)
                        if isinstance(one, torch.Tensor)]
             last = not self.begin.call.is_followed

@@ -27,7 +27,7 @@ from .._show.states import Resident
 from .._tensors.idle import Shelf
 from .autocast import is_on
 from .backward import Backwards
-from .calls import Call, Pass, Surroundings
+from .calls import Call, Pass, Surroundings, handled
 from .lending import Lending
 from .move import device_of, to_device
 from .one_graph import OneGraph
@@ -108,7 +108,7 @@ class Passes:
                 self._abandon(but=1)
             if self._turns.is_first:
                 self._pushed.clear()
-            self._pass = Pass(_handled())
+            self._pass = Pass(handled())
             return self._begin(self._pass, args, kwargs, compiled)
         except BaseException:
             # No hooks follow a failure in a traced module.
@@ -175,7 +175,7 @@ class Passes:
             if self.graph.active and torch.is_grad_enabled():
                 refuse_backward(self._groups, output)
             self.graph.end()
-            if output is None and _handled() != this.handled:
+            if output is None and handled() != this.handled:
                 return None  # The forward failed: nothing to learn.
             self.count += 1
             self.lending.note_use(output)
@@ -340,11 +340,14 @@ class Passes:
         """Takes a turn, and ends stages that another thread abandoned."""
         self._turns.take()
         if self._turns.taken_over:
-            try:
-                self._abandon_stale()
-            except BaseException:
-                self._turns.give()
-                raise
+            self._after_take_over()
+
+    def _after_take_over(self) -> None:
+        try:
+            self._abandon_stale()
+        except BaseException:
+            self._turns.give()
+            raise
 
     # Backwards.
 
@@ -437,7 +440,10 @@ class Passes:
 
     def enter(self, group: Group, call: Call) -> None:
         """A module that needs the group is about to run."""
-        self._take()
+        turns = self._turns
+        turns.take()
+        if turns.taken_over:
+            self._after_take_over()
         state = group.state
         if type(state) is Resident:
             self._turns.give()
@@ -454,7 +460,7 @@ class Passes:
                 if this is None:
                     refuse_tracing()
                 self._end_open()
-                if is_in_backward():
+                if torch._C._current_graph_task_id() >= 0:  # is_in_backward().
                     self.backwards.enter(group)
                 group.stage(group.binding.casts_bytes > 0
                             and group.needs_own_scratch())
@@ -471,7 +477,7 @@ class Passes:
             if group.bound:
                 self._turns.give()
                 return
-        if this is None and self._turns.is_first:
+        if this is None and turns.is_first:
             self._pushed.clear()
         if torch.is_grad_enabled():
             device = group.part.torch_device
@@ -501,7 +507,8 @@ class Passes:
 
     def leave(self, group: Group, call: Call) -> None:
         """A module that needed the group has run."""
-        self._pushed.end(group)
+        if self._pushed.pairs:
+            self._pushed.end(group)
         state = group.state
         if not state.running or not self._turns.is_mine:
             return  # It was never entered, or the pass was abandoned.
@@ -592,9 +599,3 @@ class Passes:
                 if part.torch_device.type == "cuda":
                     torch.cuda.synchronize(part.torch_device)
             self._end_open()
-
-
-def _handled() -> int:
-    """Identifies the exception being handled. torch calls hooks after a failed
-    forward within its handler, in the same way as after an output of None."""
-    return id(sys.exc_info()[1])

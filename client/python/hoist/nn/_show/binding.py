@@ -192,11 +192,8 @@ class Binding:
         """The weights to show over bytes that were just staged."""
         if self.idle.told:
             self.follow_flags()
-        shown = self._shown.get(staged.address)
-        if shown is None or shown.casts or not self._buffers_seen:
-            with unseen():
-                shown = self._fill(staged)
-        return shown
+        with unseen():
+            return self._fill(staged)
 
     def _fill(self, staged: Staged) -> Shown:
         shown = self.shown_at(staged.address, staged.scratch)
@@ -209,6 +206,17 @@ class Binding:
         if not self._buffers_seen:
             shown = self._adopt_buffers(shown, staged.scratch)
         return shown
+
+    def show_staged(self, staged: Staged) -> None:
+        """Shows the weights over bytes that were just staged."""
+        shown = self._shown.get(staged.address)
+        if (shown is None or shown.casts or not self._buffers_seen
+                or self.idle.told):
+            shown = self.fill(staged)
+        staged.shown = shown
+        self._put(shown.swaps)
+        if not shown.lent.is_lent:
+            shown.lent.lend()
 
     def show(self, shown: Shown) -> None:
         self._put(shown.swaps)

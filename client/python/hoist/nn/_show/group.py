@@ -83,14 +83,16 @@ class Group:
 
         outside_plan: by a lease; waits for its bytes.
         """
-        if self.pinned and type(self.state) is Staged:
-            self._show_pinned(self.state)
+        was = self.state
+        if self.pinned and type(was) is Staged:
+            self._show_pinned(was)
             return
         binding = self.binding
         try:
-            staged = self._reach(outside_plan)
-            staged.shown = shown = binding.fill(staged)
-            binding.show(shown)
+            binding.show_staged(
+                self._reach(outside_plan) if type(was) is Staged else
+                self._bring(outside_plan or self.pinned,
+                            self.part.stream_to_stage()))
         except BaseException as error:
             raised = (self.part.explained(error)
                       if isinstance(error, HoistError) else error)
@@ -127,8 +129,11 @@ class Group:
 
     def _leave(self, staged: Staged, to: State | None = None) -> None:
         """Gives hoistd's memory back."""
-        self._become(to or staged.before)
-        part, plan = self.part, self.part.held.plan
+        after = to or staged.before
+        assert after.__class__ in Staged.after  # _become, inlined: the hot path.
+        self.state = after
+        part = self.part
+        plan = part.held.plan
         part.staged.pop(self, None)
         try:
             if staged.lease is not None:
