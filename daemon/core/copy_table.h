@@ -17,7 +17,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "daemon/core/explanation.h"
 #include "daemon/core/requests.h"
 #include "daemon/core/residency.h"
 #include "daemon/types/ids.h"
@@ -43,6 +42,13 @@ struct CopyRef {
   Place place;
 
   auto operator<=>(const CopyRef&) const = default;
+};
+
+// How a former copy left.
+struct Leaving {
+  enum class Why { kEvicted, kByAdmin };
+  Why why = Why::kEvicted;
+  absl::Time at;
 };
 
 // One copy of one image. `state` changes through CopyTable::Apply alone.

@@ -9,7 +9,6 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/time/time.h"
-#include "daemon/core/explanation.h"
 #include "daemon/core/requests.h"
 #include "daemon/core/snapshot.h"
 #include "daemon/plan/link_share.h"
@@ -17,6 +16,8 @@
 #include "daemon/types/tier.h"
 
 namespace hoistd {
+
+class Node;
 
 // Ends a session: tells its client to release its holdings and close it; only
 // then is its memory given to others. Answered after that, with the session's
@@ -54,14 +55,13 @@ struct SnapshotArgs {
   using Result = NodeSnapshot;
 };
 
-// Explains one group, or all if `group` is empty, of the model that the name
-// means to `asker`. NotFound.
-struct ExplainArgs {
-  using Result = ModelExplanation;
+// Runs `look` on the engine's thread, in the order of requests, so a reader
+// fills its own message from the books. It must keep no reference to them, and
+// take no longer than an eviction: one visit of all copies.
+struct LookArgs {
+  using Result = void;
 
-  Peer asker;
-  std::string model;
-  std::string group;
+  absl::AnyInvocable<void(const Node&, absl::Time now)> look;
 };
 
 // Brings all groups of a model up to `to`; evicts idle copies of other models,
@@ -137,7 +137,7 @@ struct UnsubscribeArgs {
 
 // All requests of admins, as SessionRequest.
 using AdminRequest =
-    std::variant<EndSessionArgs, SleepArgs, WakeArgs, SnapshotArgs, ExplainArgs,
+    std::variant<EndSessionArgs, SleepArgs, WakeArgs, SnapshotArgs, LookArgs,
                  LoadArgs, CheckArgs, PinArgs, UnpinArgs, EvictArgs,
                  SetShareArgs, SetDrainingArgs, SubscribeArgs, UnsubscribeArgs>;
 

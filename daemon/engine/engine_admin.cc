@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/base/overloaded.h"
 #include "daemon/base/status.h"
-#include "daemon/core/node_explainer.h"
 #include "daemon/engine/engine.h"
 
 namespace hoistd {
@@ -49,9 +48,9 @@ void Engine::Serve(AdminCall& call, Effects& effects) {
   std::visit(
       Overloaded{
           [&](Call<SnapshotArgs>& c) { c.done(Snapshot()); },
-          [&](Call<ExplainArgs>& c) {
-            c.done(NodeExplainer(node_, Now())
-                       .Explain(c.args.asker, c.args.model, c.args.group));
+          [&](Call<LookArgs>& c) {
+            c.args.look(node_, Now());
+            c.done(absl::OkStatus());
           },
           [&](Call<SleepArgs>& c) {
             c.done(words_.Sleep(c.args, Now(), effects));

@@ -12,8 +12,8 @@
 #include "daemon/rpc/check_call.h"
 #include "daemon/rpc/drain_call.h"
 #include "daemon/rpc/end_call.h"
-#include "daemon/rpc/explain_convert.h"
 #include "daemon/rpc/load_call.h"
+#include "daemon/rpc/node_explainer.h"
 #include "daemon/rpc/trace_call.h"
 #include "daemon/rpc/unary_call.h"
 #include "daemon/rpc/watch_call.h"
@@ -177,15 +177,18 @@ Reactor* AdminService::Explain(Context* context,
     return call.get();
   }
   env_->engine.Ask(
-      ExplainArgs{*std::move(peer), request->model(), request->group()},
-      [env = env_, call,
-       now = env_->engine.Now()](absl::StatusOr<ModelExplanation> explained) {
+      LookArgs{[env = env_, call, peer = *std::move(peer),
+                model = request->model(),
+                group = request->group()](const Node& node, absl::Time now) {
+        auto explained = NodeExplainer(node, now).Explain(peer, model, group);
         if (!explained.ok()) return call->Fail(explained.status());
-        env->queue.Post([call, now, explained = *std::move(explained)] {
-          pb::ExplainResponse out;
-          ExplanationToProto(explained, now, &out);
-          call->Reply(std::move(out));
+        // Its encoding is the work thread's.
+        env->queue.Post([call, explained = *std::move(explained)]() mutable {
+          call->Reply(std::move(explained));
         });
+      }},
+      [call](absl::Status looked) {
+        if (!looked.ok()) call->Fail(looked);
       });
   return call.get();
 }

@@ -52,7 +52,7 @@ TEST(AdminAccess, WhoIsNoAdminIsToldWhoIs) {
   stream(&Stub::Watch, v1::WatchRequest());
   stream(&Stub::Trace, v1::TraceRequest());
   EXPECT_EQ(admin.engine().verb<SnapshotArgs>().calls(), 0u);
-  EXPECT_EQ(admin.engine().verb<ExplainArgs>().calls(), 0u);
+  EXPECT_EQ(admin.engine().verb<LookArgs>().calls(), 0u);
   EXPECT_EQ(admin.engine().verb<SetShareArgs>().calls(), 0u);
   EXPECT_EQ(admin.engine().verb<SetDrainingArgs>().calls(), 0u);
   EXPECT_EQ(admin.engine().verb<CheckArgs>().calls(), 0u);

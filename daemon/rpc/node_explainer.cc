@@ -1,20 +1,34 @@
-#include "daemon/core/node_explainer.h"
+#include "daemon/rpc/node_explainer.h"
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
 #include "daemon/base/status.h"
+#include "daemon/convert/types_convert.h"
 
 namespace hoistd {
 namespace {
-
-using By = Keeper::By;
 
 // Any asker: wants space at once, and spares no model.
 SpaceClaim Anybody(TierAt at) { return {.copy = {{}, {at}}}; }
 
 absl::Duration TimeFor(uint64_t bytes, double bytes_per_second) {
   return absl::Seconds(static_cast<double>(bytes) / bytes_per_second);
+}
+
+uint64_t Milliseconds(absl::Duration duration) {
+  return static_cast<uint64_t>(
+      std::max<int64_t>(0, absl::ToInt64Milliseconds(duration)));
+}
+
+void SetBringing(Tier from, absl::Duration bring, pb::CopyExplanation* out) {
+  out->set_from(TierToProto(from));
+  out->set_bring_us(static_cast<uint64_t>(absl::ToInt64Microseconds(bring)));
+}
+
+void SetPlace(TierAt at, Residency residency, pb::CopyExplanation* out) {
+  out->set_tier(TierToProto(at.tier));
+  out->set_device(at.device.number());
+  out->set_residency(ResidencyToProto(residency));
 }
 
 }  // namespace
@@ -73,12 +87,18 @@ void NodeExplainer::FindLeases() {
   }
 }
 
-std::string NodeExplainer::NameOf(SessionId session) const {
-  const auto* found = node_.tenure.sessions().Find(session);
-  return found == nullptr ? std::string() : found->args.client_name;
+void NodeExplainer::AddKeeper(pb::Keeper::By by, SessionId session, PlanId plan,
+                              pb::CopyExplanation* out) const {
+  pb::Keeper* keeper = out->add_keepers();
+  keeper->set_by(by);
+  keeper->set_session_id(session.number());
+  keeper->set_plan_id(plan.number());
+  if (const auto* found = node_.tenure.sessions().Find(session)) {
+    keeper->set_client_name(found->args.client_name);
+  }
 }
 
-absl::StatusOr<ModelExplanation> NodeExplainer::Explain(
+absl::StatusOr<pb::ExplainResponse> NodeExplainer::Explain(
     const Peer& asker, const std::string& model,
     const std::string& group) const {
   CopySelector which;
@@ -90,24 +110,23 @@ absl::StatusOr<ModelExplanation> NodeExplainer::Explain(
       const std::vector<CopyRef> groups,
       NodePicture(node_).Select(which, /*existing_only=*/false));
   HOIST_ASSIGN_OR_RETURN(const ModelPtr found, node_.tenure.Find(asker, model));
-  ModelExplanation explanation;
-  explanation.model = found->spec->name;
-  explanation.published = found->spec->published;
-  explanation.files = found->spec->files;
+  pb::ExplainResponse out;
+  out.set_model(found->spec->name);
+  out.set_published(found->spec->published);
+  for (const std::string& file : found->spec->files) out.add_files(file);
   for (const CopyRef& ref : groups) {
-    explanation.groups.push_back(ExplainGroup(asker, ref.key));
+    ExplainGroup(asker, ref.key, out.add_groups());
   }
-  return explanation;
+  return out;
 }
 
-GroupExplanation NodeExplainer::ExplainGroup(const Peer& asker,
-                                             GroupKey key) const {
+void NodeExplainer::ExplainGroup(const Peer& asker, GroupKey key,
+                                 pb::GroupExplanation* out) const {
   const GroupEntry& entry = *node_.copies.FindGroup(key);
-  GroupExplanation group;
-  group.name = entry.group->name;
-  group.index = key.group;
-  group.image_bytes = entry.group->image_bytes;
-  if (!entry.lost.ok()) group.lost = std::string(entry.lost.message());
+  out->set_name(entry.group->name);
+  out->set_index(key.group.number());
+  out->set_image_bytes(entry.group->image_bytes);
+  if (!entry.lost.ok()) out->set_lost(std::string(entry.lost.message()));
   for (const TierAt at : Tiers()) {
     // A device may have copies of several kinds.
     std::vector<Place> places;
@@ -118,70 +137,70 @@ GroupExplanation NodeExplainer::ExplainGroup(const Peer& asker,
     }
     if (places.empty()) places.push_back({at});
     for (const Place& place : places) {
-      group.copies.push_back(ExplainPlace(asker, {key, place}));
+      ExplainPlace(asker, {key, place}, out->add_copies());
     }
   }
-  group.copies.push_back(ExplainDisk(entry));
-  return group;
+  // Files are not for hoist to move.
+  SetPlace(OnDisk(), entry.on_disk() ? Residency::kPresent : Residency::kAbsent,
+           out->add_copies());
 }
 
-CopyExplanation NodeExplainer::ExplainPlace(const Peer& asker,
-                                            const CopyRef& ref) const {
-  CopyExplanation out;
-  out.at = ref.place.at;
-  out.until_use = node_.tenure.orders().UntilUse(ref.key);
+void NodeExplainer::ExplainPlace(const Peer& asker, const CopyRef& ref,
+                                 pb::CopyExplanation* out) const {
+  SetPlace(ref.place.at, Residency::kAbsent, out);
+  if (const auto until = node_.tenure.orders().UntilUse(ref.key)) {
+    out->set_use_is_known(true);
+    out->set_until_use_ms(Milliseconds(*until));
+  }
   const GroupEntry& entry = *node_.copies.FindGroup(ref.key);
   const auto found = entry.copies.find(ref.place);
-  if (found != entry.copies.end()) {
+  const bool there =
+      found != entry.copies.end() && found->second.state != Residency::kAbsent;
+  if (there) {
     const Copy& copy = found->second;
-    out.residency = copy.state;
-    if (copy.state == Residency::kAbsent) {
-      out.left = copy.left;
-    } else {
-      out.since_use = now_ - copy.last_use;
-      AddKeepers(ref, copy, out);
-    }
+    out->set_residency(ResidencyToProto(copy.state));
+    out->set_idle_ms(Milliseconds(now_ - copy.last_use));
+    AddKeepers(ref, copy, out);
+  } else if (found != entry.copies.end() && found->second.left.has_value()) {
+    const Leaving& left = *found->second.left;
+    out->set_left(left.why == Leaving::Why::kByAdmin
+                      ? pb::CopyExplanation::LEFT_BY_ADMIN
+                      : pb::CopyExplanation::LEFT_EVICTED);
+    out->set_left_ms(Milliseconds(now_ - left.at));
   }
   AddPlans(ref, out);
   AddWaits(asker, ref, out);
-  AddLeaving(ref, out);
+  const TierAt at = ref.place.at;
+  out->set_free_bytes(node_.space.CapacityOf(at) - node_.space.UsedOf(at));
+  if (there) AddLeaving(ref, out);
   AddBringing(ref, out);
-  return out;
-}
-
-// Files are not for hoist to move.
-CopyExplanation NodeExplainer::ExplainDisk(const GroupEntry& group) const {
-  CopyExplanation out;
-  out.at = OnDisk();
-  out.residency = group.on_disk() ? Residency::kPresent : Residency::kAbsent;
-  return out;
 }
 
 void NodeExplainer::AddKeepers(const CopyRef& ref, const Copy& copy,
-                               CopyExplanation& out) const {
+                               pb::CopyExplanation* out) const {
   if (const auto leases = leases_.find(ref); leases != leases_.end()) {
     for (const SessionId session : leases->second) {
-      out.keepers.push_back({By::kLease, session, PlanId(), NameOf(session)});
+      AddKeeper(pb::Keeper::BY_LEASE, session, PlanId(), out);
     }
   }
-  if (copy.pinned) out.keepers.push_back({.by = By::kPin});
+  if (copy.pinned) out->add_keepers()->set_by(pb::Keeper::BY_PIN);
   if (!copy.usable() || copy.readers > 0) {
-    out.keepers.push_back({.by = By::kCopying});
+    out->add_keepers()->set_by(pb::Keeper::BY_COPYING);
   }
   if (copy.usable() && !node_.space.Clean(ref) &&
       (ref.place != kHost || !node_.space.MaySpill(now_))) {
-    out.keepers.push_back({.by = By::kOnlyCopy});
+    out->add_keepers()->set_by(pb::Keeper::BY_ONLY_COPY);
   }
 }
 
-void NodeExplainer::AddPlans(const CopyRef& ref, CopyExplanation& out) const {
+void NodeExplainer::AddPlans(const CopyRef& ref,
+                             pb::CopyExplanation* out) const {
   const bool host = ref.place == kHost;
   for (const auto& [id, plan] : node_.tenure.plans().standing()) {
     if (plan.ended || plan.grant.model != ref.key.model) continue;
     if (host) {
       if (!plan.held.contains(ref.key.group)) continue;
-      out.keepers.push_back(
-          {By::kHold, plan.session, id, NameOf(plan.session)});
+      AddKeeper(pb::Keeper::BY_HOLD, plan.session, id, out);
       continue;
     }
     if (ref.place.at != OnDevice(plan.grant.device) || ref.place.shared ||
@@ -190,44 +209,43 @@ void NodeExplainer::AddPlans(const CopyRef& ref, CopyExplanation& out) const {
     }
     for (const PlannedGroup& group : plan.grant.groups) {
       if (group.group != ref.key.group) continue;
-      out.keepers.push_back({group.resident ? By::kResident : By::kStream,
-                             plan.session, id, NameOf(plan.session)});
+      AddKeeper(
+          group.resident ? pb::Keeper::BY_RESIDENT : pb::Keeper::BY_STREAM,
+          plan.session, id, out);
     }
   }
 }
 
 void NodeExplainer::AddWaits(const Peer& asker, const CopyRef& ref,
-                             CopyExplanation& out) const {
+                             pb::CopyExplanation* out) const {
   const Need* need = node_.supply.needs().Find(ref);
   if (need == nullptr) return;
   for (const Waiter& waiter : need->waiters) {
-    out.keepers.push_back({By::kWait, waiter.session,
-                           waiter.hold.value_or(PlanId()),
-                           NameOf(waiter.session)});
+    AddKeeper(pb::Keeper::BY_WAIT, waiter.session,
+              waiter.hold.value_or(PlanId()), out);
   }
   if (!need->blocked.why.ok()) {
-    out.blocked = NodePicture(node_).TextFor(&asker, need->blocked);
+    out->set_blocked(NodePicture(node_).TextFor(&asker, need->blocked));
   }
 }
 
-void NodeExplainer::AddLeaving(const CopyRef& ref, CopyExplanation& out) const {
+void NodeExplainer::AddLeaving(const CopyRef& ref,
+                               pb::CopyExplanation* out) const {
   const TierAt at = ref.place.at;
-  out.free_bytes = node_.space.CapacityOf(at) - node_.space.UsedOf(at);
-  if (out.residency == Residency::kAbsent) return;
   const auto worth = node_.space.ValueOf(ref, SpaceAt(ref), Anybody(at), now_);
   const bool promised =
       at.tier == Tier::kDevice && node_.space.promises(at.device).Promised(ref);
-  out.may_leave = worth.has_value() && !promised;
-  if (!out.may_leave) return;
+  if (!worth.has_value() || promised) return;
+  out->set_may_leave(true);
   const Ladder& ladder = ladders_.at(at);
   const auto step = std::lower_bound(
       ladder.begin(), ladder.end(), *worth,
       [](const auto& rung, double value) { return rung.first < value; });
-  if (step != ladder.end()) out.before_bytes = step->second;
+  if (step != ladder.end()) out->set_before_bytes(step->second);
 }
 
 void NodeExplainer::AddBringing(const CopyRef& ref,
-                                CopyExplanation& out) const {
+                                pb::CopyExplanation* out) const {
   const GroupEntry& group = *node_.copies.FindGroup(ref.key);
   const uint64_t bytes = group.group->image_bytes;
   const auto host = group.copies.find(kHost);
@@ -236,14 +254,13 @@ void NodeExplainer::AddBringing(const CopyRef& ref,
   if (ref.place.at.tier == Tier::kDevice) {
     bring = TimeFor(bytes, node_.options.host_bytes_per_second);
     if (on_host) {
-      out.bring = bring;
-      out.from = Tier::kHost;
+      SetBringing(Tier::kHost, bring, out);
       return;
     }
   }
   if (!group.on_disk()) return;
-  out.bring = bring + TimeFor(bytes, node_.options.disk_bytes_per_second);
-  out.from = Tier::kDisk;
+  SetBringing(Tier::kDisk,
+              bring + TimeFor(bytes, node_.options.disk_bytes_per_second), out);
 }
 
 }  // namespace hoistd

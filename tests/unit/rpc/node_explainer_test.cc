@@ -1,9 +1,10 @@
 // Why a group is where it is, what would move it, and what it would cost.
-#include "daemon/core/node_explainer.h"
+#include "daemon/rpc/node_explainer.h"
 
 #include <algorithm>
 #include <string>
 
+#include "daemon/convert/types_convert.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/node_rig.h"
@@ -11,6 +12,7 @@
 
 namespace hoistd::node_explainer_test {
 
+using pb::CopyExplanation;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -18,7 +20,7 @@ using testing::kPage;
 using testing::NodeRig;
 using ::testing::SizeIs;
 using testing::StatusIs;
-using By = Keeper::By;
+using By = pb::Keeper;
 
 const TierAt kDevice = NodeRig::FirstDevice();
 
@@ -26,8 +28,8 @@ GroupKey Key(ModelId model, uint32_t group) {
   return {model, GroupIndex(group)};
 }
 
-absl::StatusOr<ModelExplanation> Ask(NodeRig& rig, const std::string& model,
-                                     const std::string& group = "") {
+absl::StatusOr<pb::ExplainResponse> Ask(NodeRig& rig, const std::string& model,
+                                        const std::string& group = "") {
   return NodeExplainer(rig.node(), rig.now)
       .Explain(NodeRig::kAdmin, model, group);
 }
@@ -35,51 +37,54 @@ absl::StatusOr<ModelExplanation> Ask(NodeRig& rig, const std::string& model,
 CopyExplanation At(NodeRig& rig, TierAt at, const std::string& group = "g0") {
   const auto explained = Ask(rig, "m", group);
   EXPECT_OK(explained.status());
-  EXPECT_THAT(explained->groups, SizeIs(1));
-  for (const CopyExplanation& copy : explained->groups[0].copies) {
-    if (copy.at == at) return copy;
+  EXPECT_THAT(explained->groups(), SizeIs(1));
+  for (const CopyExplanation& copy : explained->groups(0).copies()) {
+    if (copy.tier() == TierToProto(at.tier) &&
+        copy.device() == at.device.number()) {
+      return copy;
+    }
   }
   ADD_FAILURE() << "no such tier";
   return {};
 }
 
-std::vector<By> Keepers(const CopyExplanation& copy) {
-  std::vector<By> by;
-  for (const Keeper& keeper : copy.keepers) by.push_back(keeper.by);
+std::vector<int> Keepers(const CopyExplanation& copy) {
+  std::vector<int> by;
+  for (const pb::Keeper& keeper : copy.keepers()) by.push_back(keeper.by());
   return by;
 }
 
 TEST(NodeExplainer, WhatNobodyHasAskedForIsOnTheDiskAlone) {
-  NodeRig rig;
+  NodeRig rig({.host_bytes_per_second = 1e9});
   rig.AddModel(rig.Open(), "m", {2});
   const CopyExplanation device = At(rig, kDevice);
-  EXPECT_EQ(device.residency, Residency::kAbsent);
-  EXPECT_THAT(device.keepers, IsEmpty());
-  EXPECT_FALSE(device.left.has_value());
-  EXPECT_EQ(device.from, Tier::kDisk);
-  ASSERT_TRUE(device.bring.has_value());
+  EXPECT_EQ(device.residency(), pb::RESIDENCY_ABSENT);
+  EXPECT_THAT(device.keepers(), IsEmpty());
+  EXPECT_EQ(device.left(), CopyExplanation::LEFT_UNSPECIFIED);
+  EXPECT_EQ(device.from(), pb::TIER_DISK);
   // It is read first, and then copied.
-  EXPECT_GT(*device.bring, At(rig, OnHost()).bring.value());
-  EXPECT_EQ(At(rig, OnDisk()).residency, Residency::kPresent);
+  EXPECT_GT(At(rig, OnHost()).bring_us(), 0u);
+  EXPECT_GT(device.bring_us(), At(rig, OnHost()).bring_us());
+  EXPECT_EQ(At(rig, OnDisk()).residency(), pb::RESIDENCY_PRESENT);
 }
 
 TEST(NodeExplainer, ALeaseKeepsItAndNamesItsSession) {
-  NodeRig rig;
+  NodeRig rig({.host_bytes_per_second = 1e9});
   const SessionId session = rig.Open();
   const ModelId model = rig.AddModel(session, "m", {2});
   const LeaseId lease = rig.StageNow(session, Key(model, 0));
   CopyExplanation copy = At(rig, kDevice);
-  ASSERT_THAT(Keepers(copy), ElementsAre(By::kLease));
-  EXPECT_EQ(copy.keepers[0].session, session);
-  EXPECT_EQ(copy.keepers[0].client_name, "worker1");
-  EXPECT_FALSE(copy.may_leave);
-  EXPECT_EQ(copy.from, Tier::kHost);
-  EXPECT_LT(*copy.bring, *At(rig, OnHost()).bring);
+  ASSERT_THAT(Keepers(copy), ElementsAre(By::BY_LEASE));
+  EXPECT_EQ(copy.keepers(0).session_id(), session.number());
+  EXPECT_EQ(copy.keepers(0).client_name(), "worker1");
+  EXPECT_FALSE(copy.may_leave());
+  EXPECT_EQ(copy.from(), pb::TIER_HOST);
+  EXPECT_LT(copy.bring_us(), At(rig, OnHost()).bring_us());
 
   ASSERT_OK(rig.Release(session, lease));
   copy = At(rig, kDevice);
-  EXPECT_THAT(copy.keepers, IsEmpty());
-  EXPECT_TRUE(copy.may_leave);
+  EXPECT_THAT(copy.keepers(), IsEmpty());
+  EXPECT_TRUE(copy.may_leave());
 }
 
 TEST(NodeExplainer, APinKeepsIt) {
@@ -87,10 +92,10 @@ TEST(NodeExplainer, APinKeepsIt) {
   const ModelId model = rig.AddModel(rig.Open(), "m", {2});
   rig.Bring(Key(model, 0), OnHost(), /*pin=*/true);
   rig.FinishAll();
-  EXPECT_THAT(Keepers(At(rig, OnHost())), ElementsAre(By::kPin));
-  EXPECT_FALSE(At(rig, OnHost()).may_leave);
+  EXPECT_THAT(Keepers(At(rig, OnHost())), ElementsAre(By::BY_PIN));
+  EXPECT_FALSE(At(rig, OnHost()).may_leave());
   rig.Unpin("m");
-  EXPECT_TRUE(At(rig, OnHost()).may_leave);
+  EXPECT_TRUE(At(rig, OnHost()).may_leave());
 }
 
 TEST(NodeExplainer, APlanKeepsResidentsAndStreamsTheRest) {
@@ -104,9 +109,9 @@ TEST(NodeExplainer, APlanKeepsResidentsAndStreamsTheRest) {
     const CopyExplanation copy =
         At(rig, kDevice, "g" + std::to_string(group.group.number()));
     EXPECT_THAT(Keepers(copy),
-                ElementsAre(group.resident ? By::kResident : By::kStream));
-    EXPECT_EQ(copy.keepers[0].plan, plan.id);
-    EXPECT_FALSE(copy.may_leave);
+                ElementsAre(group.resident ? By::BY_RESIDENT : By::BY_STREAM));
+    EXPECT_EQ(copy.keepers(0).plan_id(), plan.id.number());
+    EXPECT_FALSE(copy.may_leave());
     residents += group.resident ? 1 : 0;
   }
   EXPECT_GT(residents, 0);
@@ -118,7 +123,7 @@ TEST(NodeExplainer, APlanKeepsResidentsAndStreamsTheRest) {
   rig.FinishAll();
   EXPECT_THAT(Keepers(At(rig, OnHost(),
                          "g" + std::to_string(streamed->group.number()))),
-              ElementsAre(By::kHold));
+              ElementsAre(By::BY_HOLD));
 }
 
 TEST(NodeExplainer, WhoWaitsIsNamedAndSoIsWhatTheyWaitFor) {
@@ -128,10 +133,10 @@ TEST(NodeExplainer, WhoWaitsIsNamedAndSoIsWhatTheyWaitFor) {
   rig.StageNow(holder, Key(model, 0));
   rig.Stage(other, Key(model, 1));
   const CopyExplanation copy = At(rig, kDevice, "g1");
-  EXPECT_EQ(copy.residency, Residency::kAbsent);
-  ASSERT_THAT(Keepers(copy), ElementsAre(By::kWait));
-  EXPECT_EQ(copy.keepers[0].session, other);
-  EXPECT_THAT(copy.blocked, HasSubstr("12.0 KiB is leased by session"));
+  EXPECT_EQ(copy.residency(), pb::RESIDENCY_ABSENT);
+  ASSERT_THAT(Keepers(copy), ElementsAre(By::BY_WAIT));
+  EXPECT_EQ(copy.keepers(0).session_id(), other.number());
+  EXPECT_THAT(copy.blocked(), HasSubstr("12.0 KiB is leased by session"));
 }
 
 TEST(NodeExplainer, WhatIsOnItsWayIsKeptByItsCopy) {
@@ -139,19 +144,19 @@ TEST(NodeExplainer, WhatIsOnItsWayIsKeptByItsCopy) {
   const SessionId session = rig.Open();
   const ModelId model = rig.AddModel(session, "m", {2});
   rig.Stage(session, Key(model, 0));
-  EXPECT_EQ(At(rig, OnHost()).residency, Residency::kFilling);
-  EXPECT_THAT(Keepers(At(rig, OnHost())), ::testing::Contains(By::kCopying));
-  EXPECT_FALSE(At(rig, OnHost()).may_leave);
+  EXPECT_EQ(At(rig, OnHost()).residency(), pb::RESIDENCY_FILLING);
+  EXPECT_THAT(Keepers(At(rig, OnHost())), ::testing::Contains(By::BY_COPYING));
+  EXPECT_FALSE(At(rig, OnHost()).may_leave());
 }
 
 TEST(NodeExplainer, APublishedOnlyCopyCannotLeave) {
   NodeRig rig;
   rig.Published(rig.Open(), "m", "g0", 2);
   const CopyExplanation copy = At(rig, OnHost());
-  EXPECT_THAT(Keepers(copy), ElementsAre(By::kOnlyCopy));
-  EXPECT_FALSE(copy.may_leave);
-  EXPECT_FALSE(copy.bring.has_value());
-  EXPECT_EQ(At(rig, OnDisk()).residency, Residency::kAbsent);
+  EXPECT_THAT(Keepers(copy), ElementsAre(By::BY_ONLY_COPY));
+  EXPECT_FALSE(copy.may_leave());
+  EXPECT_EQ(copy.from(), pb::TIER_UNSPECIFIED);
+  EXPECT_EQ(At(rig, OnDisk()).residency(), pb::RESIDENCY_ABSENT);
 }
 
 // The promise: those that go before are those that an eviction takes first.
@@ -163,17 +168,16 @@ TEST(NodeExplainer, WhatGoesBeforeItDoesGoBeforeIt) {
     ASSERT_OK(rig.Release(session, rig.StageNow(session, Key(model, group))));
     rig.Advance(absl::Seconds(1));
   }
-  EXPECT_EQ(At(rig, kDevice, "g1").before_bytes, 0u);
-  EXPECT_EQ(At(rig, kDevice, "g0").before_bytes, 2 * kPage);
-  EXPECT_EQ(At(rig, kDevice, "g2").before_bytes, 4 * kPage);
-  EXPECT_EQ(At(rig, kDevice, "g2").free_bytes, 0u);
+  EXPECT_EQ(At(rig, kDevice, "g1").before_bytes(), 0u);
+  EXPECT_EQ(At(rig, kDevice, "g0").before_bytes(), 2 * kPage);
+  EXPECT_EQ(At(rig, kDevice, "g2").before_bytes(), 4 * kPage);
+  EXPECT_EQ(At(rig, kDevice, "g2").free_bytes(), 0u);
 
   rig.StageNow(session, Key(model, 3));
   EXPECT_FALSE(rig.Has(Key(model, 1), kDevice));
   EXPECT_TRUE(rig.Has(Key(model, 0), kDevice));
   const CopyExplanation gone = At(rig, kDevice, "g1");
-  ASSERT_TRUE(gone.left.has_value());
-  EXPECT_EQ(gone.left->why, Leaving::Why::kEvicted);
+  EXPECT_EQ(gone.left(), CopyExplanation::LEFT_EVICTED);
 }
 
 TEST(NodeExplainer, WhatAnAdminEvictedSaysSo) {
@@ -184,21 +188,20 @@ TEST(NodeExplainer, WhatAnAdminEvictedSaysSo) {
   rig.Evict("m", kDevice);
   rig.Advance(absl::Seconds(3));
   const CopyExplanation gone = At(rig, kDevice);
-  ASSERT_TRUE(gone.left.has_value());
-  EXPECT_EQ(gone.left->why, Leaving::Why::kByAdmin);
-  EXPECT_EQ(rig.now - gone.left->at, absl::Seconds(3));
+  EXPECT_EQ(gone.left(), CopyExplanation::LEFT_BY_ADMIN);
+  EXPECT_EQ(gone.left_ms(), 3000u);
   // Had again, it is there as any other.
   rig.StageNow(session, Key(model, 0));
-  EXPECT_FALSE(At(rig, kDevice).left.has_value());
+  EXPECT_EQ(At(rig, kDevice).left(), CopyExplanation::LEFT_UNSPECIFIED);
 }
 
 TEST(NodeExplainer, AnAnnouncedOrderTellsWhenItIsNeeded) {
   NodeRig rig;
   const SessionId session = rig.Open();
   const ModelId model = rig.AddModel(session, "m", {2, 2});
-  EXPECT_FALSE(At(rig, OnHost()).until_use.has_value());
+  EXPECT_FALSE(At(rig, OnHost()).use_is_known());
   ASSERT_OK(rig.SetOrder(session, model, {0, 1}));
-  EXPECT_TRUE(At(rig, OnHost()).until_use.has_value());
+  EXPECT_TRUE(At(rig, OnHost()).use_is_known());
 }
 
 TEST(NodeExplainer, AWholeModelIsEachOfItsGroupsInOrder) {
@@ -206,9 +209,9 @@ TEST(NodeExplainer, AWholeModelIsEachOfItsGroupsInOrder) {
   rig.AddModel(rig.Open(), "m", {2, 2});
   const auto explained = Ask(rig, "m");
   ASSERT_OK(explained.status());
-  ASSERT_THAT(explained->groups, SizeIs(2));
-  EXPECT_EQ(explained->groups[0].name, "g0");
-  EXPECT_EQ(explained->groups[1].name, "g1");
+  ASSERT_THAT(explained->groups(), SizeIs(2));
+  EXPECT_EQ(explained->groups(0).name(), "g0");
+  EXPECT_EQ(explained->groups(1).name(), "g1");
 }
 
 TEST(NodeExplainer, WhatIsNotThereIsNotFound) {
