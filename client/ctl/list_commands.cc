@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_join.h"
 #include "client/ctl/calls.h"
 #include "client/ctl/commands.h"
 #include "client/ctl/table.h"
@@ -79,6 +80,30 @@ std::map<std::string, std::string> MapOf(const v1::ListGroupsResponse& groups) {
   return padded;
 }
 
+// PACKED are the types of GGUF's tensors: other models have no such column.
+Table TableOf(const v1::ListGroupsResponse& response) {
+  const bool packed = std::ranges::any_of(
+      response.groups(),
+      [](const auto& group) { return group.block_types_size() > 0; });
+  std::vector<Table::Column> columns = {{"GROUP"},
+                                        {"TENSORS", Align::kRight},
+                                        {"SIZE", Align::kRight},
+                                        {"COPIES"}};
+  if (packed) columns.insert(columns.begin() + 2, {"PACKED"});
+  Table table(std::move(columns));
+  for (const v1::GroupStatus& group : response.groups()) {
+    std::vector<std::string> row = {
+        Shown(group.name()), std::to_string(group.tensors()),
+        HumanBytes(group.image_bytes()), CopiesOf(group)};
+    if (packed) {
+      row.insert(row.begin() + 2,
+                 Shown(absl::StrJoin(group.block_types(), ", ")));
+    }
+    table.Add(std::move(row));
+  }
+  return table;
+}
+
 }  // namespace
 
 int ShowModels(Connection& daemon, const Output& output) {
@@ -113,23 +138,14 @@ int ShowGroups(Connection& daemon, const std::string& model,
                const Output& output) {
   v1::ListGroupsRequest request;
   request.set_model(model);
-  return Ask(
-      daemon, Lasts::kTimeout, &v1::Admin::Stub::ListGroups, request, output,
-      [&](const v1::ListGroupsResponse& response) {
-        for (const auto& [tier, map] : MapOf(response)) {
-          output.out << tier << "  " << map << '\n';
-        }
-        output.out << kMapLegend << "\n\n";
-        Table table({{"GROUP"},
-                     {"TENSORS", Align::kRight},
-                     {"SIZE", Align::kRight},
-                     {"COPIES"}});
-        for (const v1::GroupStatus& group : response.groups()) {
-          table.Add({Shown(group.name()), std::to_string(group.tensors()),
-                     HumanBytes(group.image_bytes()), CopiesOf(group)});
-        }
-        table.Print(output.out);
-      });
+  return Ask(daemon, Lasts::kTimeout, &v1::Admin::Stub::ListGroups, request,
+             output, [&](const v1::ListGroupsResponse& response) {
+               for (const auto& [tier, map] : MapOf(response)) {
+                 output.out << tier << "  " << map << '\n';
+               }
+               output.out << kMapLegend << "\n\n";
+               TableOf(response).Print(output.out);
+             });
 }
 
 int ShowSessions(Connection& daemon, const Output& output) {

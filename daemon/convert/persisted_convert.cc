@@ -106,6 +106,7 @@ absl::Status AddGroup(const pb::PersistedSpec::SourceGroup& in,
     tensor.strides.assign(from.strides().begin(), from.strides().end());
     tensor.offset = from.offset_bytes();
     tensor.bytes = from.size_bytes();
+    tensor.block_type = from.block_type();
     group->tensors.push_back(std::move(tensor));
   }
   for (const pb::PersistedSpec::SourceRun& run : in.runs()) {

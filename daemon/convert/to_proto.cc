@@ -81,6 +81,7 @@ void GroupToProto(const Group& group, GroupIndex index, pb::Group* out) {
     to->mutable_strides()->Assign(tensor.strides.begin(), tensor.strides.end());
     to->set_offset_bytes(tensor.offset);
     to->set_size_bytes(tensor.bytes);
+    to->set_block_type(tensor.block_type);
   }
 }
 

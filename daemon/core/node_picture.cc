@@ -235,6 +235,7 @@ NodeSnapshot NodePicture::Snapshot(absl::Time now) const {
       s.index = GroupIndex(g);
       s.image_bytes = group.group->image_bytes;
       s.tensors = static_cast<uint32_t>(group.group->tensors.size());
+      s.block_types = BlockTypesOf(*group.group);
       for (const auto& [place, copy] : group.copies) {
         if (copy.state == Residency::kAbsent) continue;
         s.copies.push_back({place.at, copy.state, copy.leases, copy.pinned});

@@ -22,6 +22,7 @@ struct FileTensor {
   std::vector<int64_t> shape;
   uint64_t file_offset = 0;  // From the file's start, not the data's.
   uint64_t bytes = 0;
+  std::string block_type;  // As Tensor's.
 };
 
 struct FileHeader {

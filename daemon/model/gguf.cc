@@ -338,6 +338,7 @@ absl::Status GgufReader::Tensor() {
   HOIST_RETURN_IF_ERROR(Number("a tensor's offset", tensor.file_offset));
   tensor.dtype = type.dtype;
   if (type.elements > 1) {
+    tensor.block_type = std::string(type.name);
     int64_t& last = tensor.shape.back();
     if (__builtin_mul_overflow(static_cast<int64_t>(row / type.elements),
                                static_cast<int64_t>(type.bytes), &last)) {

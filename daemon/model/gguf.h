@@ -8,7 +8,7 @@
 //
 // Types: floats and integers are hoist's own. The blocks of quantised types
 // stay packed: tensors of U8, whose last dimension is a row's bytes. So does
-// ggml's reader for Python show them.
+// ggml's reader for Python show them. `block_type` has the type's name.
 //
 // Bounds: constants below; tensors and dimensions as file_header.h says.
 #ifndef HOIST_DAEMON_MODEL_GGUF_H_

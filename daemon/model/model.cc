@@ -1,6 +1,7 @@
 #include "daemon/model/model.h"
 
 #include <algorithm>
+#include <set>
 
 #include "absl/strings/escaping.h"
 
@@ -33,13 +34,21 @@ uint64_t BookBytesOf(const Group& group) {
                    HeapBytes(group.runs) + HeapBytes(group.reaches);
   for (const Tensor& tensor : group.tensors) {
     bytes += HeapBytes(tensor.name) + HeapBytes(tensor.shape) +
-             HeapBytes(tensor.strides);
+             HeapBytes(tensor.strides) + HeapBytes(tensor.block_type);
   }
   return bytes;
 }
 
 uint64_t BookBytesOf(const Sheet& sheet) {
   return PieceBytes(sizeof(Sheet) + 16) + HeapBytes(sheet.runs);
+}
+
+std::vector<std::string> BlockTypesOf(const Group& group) {
+  std::set<std::string> types;
+  for (const Tensor& tensor : group.tensors) {
+    if (!tensor.block_type.empty()) types.insert(tensor.block_type);
+  }
+  return {types.begin(), types.end()};
 }
 
 std::optional<GroupIndex> FindGroup(const ModelSpec& model,

@@ -41,6 +41,8 @@ struct ModelSpec {
 // its names, tensors and runs, and what the books keep of it.
 uint64_t BookBytesOf(const Group& group);
 uint64_t BookBytesOf(const Sheet& sheet);
+// Its tensors', each once, sorted.
+std::vector<std::string> BlockTypesOf(const Group& group);
 
 // nullopt: the model has no such group.
 std::optional<GroupIndex> FindGroup(const ModelSpec& model,

@@ -91,7 +91,7 @@ absl::StatusOr<std::vector<SourceTensor>> Locate(
             "an index"));
       }
       SourceTensor source = {tensor.name, tensor.dtype, tensor.shape,
-                             tensor.bytes};
+                             tensor.bytes, tensor.block_type};
       AppendRun({{file, *offset++, tensor.bytes}, 0}, source.runs);
       located.push_back(std::move(source));
     }
@@ -140,7 +140,8 @@ absl::StatusOr<std::shared_ptr<const Group>> BuildGroup(
                               .shape = source.shape,
                               .strides = {},
                               .offset = layout->offsets[i],
-                              .bytes = source.bytes});
+                              .bytes = source.bytes,
+                              .block_type = source.block_type});
     for (SourceRun run : source.runs) {
       run.image_offset += layout->offsets[i];
       AppendRun(run, group->runs);

@@ -126,6 +126,10 @@ absl::StatusOr<SourceTensor> Join(const JoinedTensor& joined,
       return Bad(joined, absl::StrCat("part ", Quoted(part.tensor),
                                       " is of another type than the first"));
     }
+    const bool first = &part == &joined.parts.front();
+    if (first) made.block_type = from.block_type;
+    // Cleared once, it differs from a later part's, or neither has one.
+    if (made.block_type != from.block_type) made.block_type.clear();
     made.dtype = from.dtype;
     JoinedPart sized = part;
     if (part.bytes == 0 && part.count < 2 && part.offset <= from.bytes) {

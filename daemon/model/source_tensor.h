@@ -40,6 +40,7 @@ struct SourceTensor {
   hoist::DType dtype = hoist::DType::kUnspecified;
   std::vector<int64_t> shape;
   uint64_t bytes = 0;
+  std::string block_type;  // As Tensor's; of a joined one: all its parts'.
   bool joined = false;
   // Of the files' sheets; image_offset is from the tensor's first byte. Runs
   // that touch in sheet and tensor are one; none of them is empty.

@@ -23,6 +23,8 @@ struct Tensor {
   std::vector<int64_t> strides;  // In elements; empty: contiguous.
   uint64_t offset = 0;           // Bytes from the image's start.
   uint64_t bytes = 0;            // That its elements span.
+  // Of a U8 tensor from GGUF: ggml's type of its packed blocks, "Q4_K".
+  std::string block_type;
 };
 
 // A run of a source file's sheet and its place in the image.

@@ -235,6 +235,8 @@ void GroupStatusToProto(const GroupSnapshot& group, pb::GroupStatus* out) {
   out->set_index(group.index.number());
   out->set_image_bytes(group.image_bytes);
   out->set_tensors(group.tensors);
+  out->mutable_block_types()->Assign(group.block_types.begin(),
+                                     group.block_types.end());
   for (const CopySnapshot& copy : group.copies) {
     pb::GroupStatus::Copy* to = out->add_copies();
     to->set_tier(TierToProto(copy.at.tier));

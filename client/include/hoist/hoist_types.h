@@ -254,6 +254,10 @@ class TensorView {
   uint64_t offset_bytes() const { return info_.offset_bytes; }
   // Span of the elements.
   uint64_t size_bytes() const { return info_.size_bytes; }
+  // Of a U8 tensor from a GGUF file: ggml's type of its packed blocks, "Q4_K".
+  std::string_view block_type() const {
+    return info_.block_type == nullptr ? "" : info_.block_type;
+  }
   // On the lease's device; nullptr without elements, or without a lease.
   const void* raw() const { return info_.data; }
   // InvalidArgument: its elements are not of type T.

@@ -137,7 +137,8 @@ class TensorInfo(c.Structure):
         ("struct_size", c.c_size_t), ("name", c.c_char_p), ("dtype", c.c_int),
         ("rank", c.c_int), ("shape", c.POINTER(c.c_int64)),
         ("strides", c.POINTER(c.c_int64)), ("offset_bytes", c.c_uint64),
-        ("size_bytes", c.c_uint64), ("data", c.c_void_p)]
+        ("size_bytes", c.c_uint64), ("data", c.c_void_p),
+        ("block_type", c.c_char_p)]
 
 
 class PlanOptions(c.Structure):

@@ -25,6 +25,8 @@ class TensorInfo:
     strides: tuple[int, ...]
     offset: int
     nbytes: int
+    # Of a U8 tensor from a GGUF file: ggml's type of its packed blocks, "Q4_K".
+    block_type: str = ""
 
     @classmethod
     def of_record(cls, record: _c.TensorInfo) -> TensorInfo:
@@ -33,7 +35,8 @@ class TensorInfo:
                    _dtypes.NAMES[record.dtype],
                    tuple(record.shape[:record.rank]),
                    tuple(record.strides[:record.rank]),
-                   record.offset_bytes, record.size_bytes)
+                   record.offset_bytes, record.size_bytes,
+                   (record.block_type or b"").decode(errors="replace"))
 
 
 @dataclasses.dataclass(frozen=True)

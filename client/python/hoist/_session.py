@@ -167,8 +167,8 @@ class Session:
         """Registers a safetensors or GGUF file, or a folder of them, or attaches.
 
         A GGUF file's packed blocks are tensors of U8, whose last dimension is a
-        row's bytes, as the gguf package has them. One part of a GGUF set
-        ("m-00001-of-00003.gguf") stands for all.
+        row's bytes, as the gguf package has them; TensorInfo.block_type is their
+        type. One part of a GGUF set ("m-00001-of-00003.gguf") stands for all.
 
         groups: "block", "module", "whole", or {group: [tensor, ...]}.
         readers: "owner", "everyone"; None: hoistd's default.

@@ -23,6 +23,7 @@ Status DescribeTensor(const TensorEntry& tensor, const void* image,
   if (image != nullptr && tensor.size_bytes > 0) {
     out.data = static_cast<const std::byte*>(image) + tensor.offset_bytes;
   }
+  out.block_type = tensor.block_type.c_str();
   return WriteSized(out, info);
 }
 

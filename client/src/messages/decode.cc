@@ -115,6 +115,7 @@ Result<TensorEntry> DecodeTensor(const Hoist__V1__Tensor& in) {
   }
   out.offset_bytes = in.offset_bytes;
   out.size_bytes = in.size_bytes;
+  out.block_type = TextOf(in.block_type);
   return out;
 }
 

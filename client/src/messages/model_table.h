@@ -22,6 +22,7 @@ struct TensorEntry {
   std::vector<int64_t> strides;  // In elements; always as many as `shape`.
   uint64_t offset_bytes = 0;     // From the image's start.
   uint64_t size_bytes = 0;
+  std::string block_type;  // ggml's, of packed blocks: "Q4_K".
 };
 
 // Wherever they lie.

@@ -66,6 +66,8 @@ def assert_as_gguf_reads(session: Any, model: Any,
                 kind = expected[name].tensor_type.name
                 data = expected[name].data
                 assert tensor.dtype == PLAIN.get(kind, torch.uint8)
+                assert lease[name].info.block_type == (
+                    "" if kind in PLAIN else kind)
                 if kind == "BF16":  # Bytes to the package.
                     data = data.view(numpy.uint16)
                 assert tuple(tensor.shape) == data.shape
@@ -129,6 +131,11 @@ def test_hoistctl_loads_a_file(make_hoistd, tmp_path):
     assert "loaded m to host" in daemon.ctl("load", str(files[1]))
     model, = json.loads(daemon.ctl("--json", "models"))["models"]
     assert (model["name"], model["tensors"]) == ("m", len(TYPES))
+    groups = json.loads(daemon.ctl("--json", "groups", "m"))["groups"]
+    for at, group in enumerate(sorted(groups, key=lambda one: one["name"])):
+        assert group["block_types"] == sorted(
+            one.name for one in TYPES[at::3] if one.name not in PLAIN)
+    assert "PACKED" in daemon.ctl("groups", "m")
     with hoist.connect(daemon.socket) as session:
         assert_as_gguf_reads(session, session.register(files[0]), files)
 

@@ -76,7 +76,7 @@ TEST(PersistedConvert, SpecsOfFiles) {
   group->name = "g";
   group->image_bytes = 8192;
   group->tensors = {
-      {"w", hoist::DType::kBF16, {2, 3}, {3, 1}, 64, 12},
+      {"w", hoist::DType::kBF16, {2, 3}, {3, 1}, 64, 12, "Q4_K"},
       {"empty", hoist::DType::kF32, {0}, {}, 0, 0},
   };
   group->runs = {{{0, 64, 4000}, 128}};
@@ -100,6 +100,7 @@ TEST(PersistedConvert, SpecsOfFiles) {
   EXPECT_THAT(same.tensors[0].strides, ElementsAre(3, 1));
   EXPECT_EQ(same.tensors[0].offset, 64u);
   EXPECT_EQ(same.tensors[0].bytes, 12u);
+  EXPECT_EQ(same.tensors[0].block_type, "Q4_K");
   EXPECT_EQ(same.runs[0].from.offset, 64u);
   EXPECT_EQ(same.runs[0].image_offset, 128u);
   EXPECT_EQ(same.runs[0].from.bytes, 4000u);

@@ -40,6 +40,7 @@ TEST(GroupFromProto, KeepsWhatIsThere) {
   in.mutable_tensors(0)->add_strides(4);
   in.mutable_tensors(0)->add_strides(1);
   in.mutable_tensors(0)->set_offset_bytes(256);
+  in.mutable_tensors(0)->set_block_type("Q4_K");  // hoistd's to say.
   ASSERT_OK_AND_ASSIGN(const Group group, GroupFromProto(in));
   EXPECT_EQ(group.name, "encoder.layer.0");
   EXPECT_EQ(group.image_bytes, 4096u);
@@ -50,6 +51,7 @@ TEST(GroupFromProto, KeepsWhatIsThere) {
   EXPECT_THAT(group.tensors[0].strides, ElementsAre(4, 1));
   EXPECT_EQ(group.tensors[0].offset, 256u);
   EXPECT_EQ(group.tensors[0].bytes, 24u);
+  EXPECT_EQ(group.tensors[0].block_type, "");
 }
 
 TEST(GroupFromProto, RefusesTensorsOutsideTheImageWithoutWrapping) {

@@ -88,6 +88,8 @@ TEST(Gguf, TensorsComeInFileOrderWithTheirBytes) {
   EXPECT_EQ(bias.file_offset, file.size() - 64 - 3 * 288);
   const FileTensor& packed = header.tensors[1];
   EXPECT_EQ(packed.dtype, hoist::DType::kU8);
+  EXPECT_EQ(packed.block_type, "Q4_K");
+  EXPECT_EQ(bias.block_type, "");
   EXPECT_THAT(packed.shape, ElementsAre(3, 288));
   EXPECT_EQ(packed.bytes, 864u);
   EXPECT_EQ(packed.file_offset, bias.file_offset + 64);

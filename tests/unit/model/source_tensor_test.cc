@@ -65,6 +65,22 @@ TEST(JoinTensors, PartsThatTouchAreOneRun) {
   EXPECT_THAT(all[0].runs, ElementsAre(SourceRun{{0, 100, 20}, 0}));
 }
 
+TEST(JoinTensors, AJoinedTensorHasTheBlockTypeThatAllItsPartsHave) {
+  std::vector<SourceTensor> files = Files();
+  files[0].block_type = files[1].block_type = "Q4_0";
+  files[3].block_type = "IQ4_NL";
+  ASSERT_OK_AND_ASSIGN(const auto all,
+                       JoinTensors(files, {{"ab", {8}, {{"a"}, {"b"}}},
+                                           {"cd", {6}, {{"c"}, {"d"}}}}));
+  ASSERT_THAT(Names(all), ElementsAre("ab", "cd"));
+  EXPECT_EQ(all[0].block_type, "Q4_0");
+  EXPECT_EQ(all[1].block_type, "");
+  ASSERT_OK_AND_ASSIGN(const auto other,
+                       JoinTensors(files, {{"bd", {8}, {{"b"}, {"d"}}}}));
+  EXPECT_EQ(other[1].name, "bd");
+  EXPECT_EQ(other[1].block_type, "");
+}
+
 TEST(JoinTensors, OneTensorMayBeSeveral) {
   ASSERT_OK_AND_ASSIGN(const auto all,
                        JoinTensors(Files(), {{"q", {2}, {{"a", 0, 4}}},
