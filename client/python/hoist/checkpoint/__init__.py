@@ -13,6 +13,7 @@ reason.
     _transformers  transformers' own conversions of a checkpoint
     _finding       a weight's source, from all these
     _quantised     modules that a library's quantiser makes
+    _gguf          diffusers' modules over a GGUF file
     _meaning       the files' other facts about weights: refused, if unused
 
 Nothing here knows hoistd, groups or attached modules: hoist.nn puts weights
@@ -24,15 +25,15 @@ from .._surroundings import require
 require("torch", __name__)
 
 from ._finding import Finder, Rename
+from ._gguf import pack_gguf
 from ._meaning import Use, refuse_declared, refuse_losses
 from ._pieces import Source
 from ._quantised import MAX_OWN_BYTES, Packed, pack, quantise
 from ._safetensors import (Bytes, FileTensor, Paths, find_files, identity,
-one_path,
-                           read_headers)
+                           is_gguf, one_path, read_headers)
 from ._transformers import Computed
 
 __all__ = ["Bytes", "Computed", "FileTensor", "Finder", "MAX_OWN_BYTES",
            "Packed", "Paths", "Rename", "Source", "Use", "find_files",
-           "identity", "one_path", "pack", "quantise", "read_headers",
-           "refuse_declared", "refuse_losses"]
+           "identity", "is_gguf", "one_path", "pack", "pack_gguf", "quantise",
+           "read_headers", "refuse_declared", "refuse_losses"]

@@ -25,13 +25,17 @@ class Finder:
     """
 
     def __init__(self, module: nn.Module, headers: Mapping[str, FileTensor],
-                 rename: Rename, packed: Collection[str] = ()) -> None:
-        """packed: the library's weights that are made already."""
+                 rename: Rename, packed: Collection[str] = (),
+                 named: Mapping[str, Source] | None = None) -> None:
+        """packed: the library's weights that are made already; named: its other
+        ones, if it has named them."""
         self.headers = headers
         self._rename = rename
         self._prefix = getattr(module, "base_model_prefix", "")
         self._library, self.refused = (
-            library_sources(module, headers, packed) if rename is None else ({}, {}))
+            (named, {}) if named else
+            library_sources(module, headers, packed) if rename is None else
+            ({}, {}))
         self._computed = library_computations(
             module, headers, self.refused) if self.refused else {}
 

@@ -17,7 +17,7 @@ import math
 import mmap
 import pathlib
 import sys
-from typing import Any, Iterator, Mapping, Sequence
+from typing import Any, Iterator, Mapping, Protocol, Sequence
 
 import torch
 from torch import nn
@@ -39,20 +39,28 @@ MAX_OWN_BYTES = 4096
 class Packed:
     """The files' tensors that hold the weights of quantised modules."""
 
-    _files: _Mapped | None = None
+    _files: _Places | None = None
     _beside: dict[str, tuple[str, ...]] = dataclasses.field(
         default_factory=dict)
     targets: set[str] = dataclasses.field(default_factory=set)
+    # Of the module's other weights, if the quantiser's library names them.
+    plain: dict[str, Source] = dataclasses.field(default_factory=dict)
 
     def find(self, tensor: torch.Tensor | None) -> Source | None:
         """None: its bytes are not a file's."""
-        if self._files is None or tensor is None or tensor.is_meta:
+        if self._files is None or tensor is None:
             return None
         return self._files.find(tensor)
 
     def made_of(self, source: Source) -> tuple[str, ...]:
         """The file tensors of the weight that has this one."""
-        return self._beside[source.pieces[0].tensor]
+        return self._beside.get(source.pieces[0].tensor) or tuple(
+            dict.fromkeys(piece.tensor for piece in source.pieces))
+
+
+class _Places(Protocol):
+    def find(self, tensor: torch.Tensor) -> Source | None:
+        """Where the tensor's bytes are in the files; None: nowhere."""
 
 
 def quantise(module: Any, path: Paths, files: Sequence[pathlib.Path],
@@ -224,6 +232,8 @@ class _Mapped:
 
     def find(self, tensor: torch.Tensor) -> Source | None:
         """For a tensor in a file tensor's memory, with elements of its size."""
+        if tensor.is_meta:
+            return None
         name, given = self._given.get(tensor.untyped_storage()._cdata,
                                       ("", None))
         if given is None or tensor.itemsize != given.itemsize or (

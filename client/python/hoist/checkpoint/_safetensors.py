@@ -1,7 +1,8 @@
-"""The contents of safetensors files, by their headers; no weight is read.
+"""The contents of safetensors and GGUF files, by their headers; no weight is
+read.
 
 The format: https://huggingface.co/docs/safetensors: eight bytes of length,
-little endian, then JSON of that length.
+little endian, then JSON of that length. GGUF is the gguf package's to read.
 """
 
 from __future__ import annotations
@@ -9,13 +10,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import importlib
 import json
 import os
 import pathlib
 import tempfile
-from typing import Any, Iterator, Sequence, Union
+from typing import Any, Iterator, Mapping, Sequence, Union
 
 from .._errors import DataLoss, InvalidArgument, NotFound, Unimplemented
+from .._surroundings import is_installed
 
 OnePath = Union[str, os.PathLike[str]]
 Paths = Union[OnePath, Sequence[OnePath]]
@@ -23,38 +26,38 @@ Paths = Union[OnePath, Sequence[OnePath]]
 _INDEX = "model.safetensors.index.json"
 _MAX_HEADER = 100_000_000  # As in safetensors.
 _CHUNK = 16 << 20  # Bytes in one read.
+# Types of ggml and safetensors; all others of ggml are packed.
+_GGUF_PLAIN = ("F32", "F16", "BF16", "F64", "I8", "I16", "I32", "I64")
 # Usual suffixes of files that run code when they are read.
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 _INSTEAD = ("hoist reads weights from safetensors files; save it once more as "
             "such (save_pretrained does), or read it yourself and hoist.attach "
             "the module")
 
-_FROM_GGUF = ("hoist.load has no layers for its packed weights. Have diffusers' "
-              "from_single_file(..., quantization_config="
-              "GGUFQuantizationConfig(...)) make the module, and hoist.attach "
-              "it; Session.register has the tensors themselves")
+_FROM_GGUF = ("hoist.load takes one GGUF file, by its name: give it that, and "
+              "join a set's files with gguf-split --merge before; "
+              "Session.register has the tensors of a set")
 
 
 @dataclasses.dataclass(frozen=True)
 class FileTensor:
-    """dtype as safetensors names it."""
+    """dtype as safetensors names it; block_type is GGUF's of packed bytes."""
 
     dtype: str
     shape: tuple[int, ...]
+    block_type: str = ""
 
 
 def find_files(path: OnePath) -> list[pathlib.Path]:
     """The files that hoistd reads for a file or a folder (hoist/c/model.h).
 
     NotFound: there is none. InvalidArgument: a checkpoint of another kind.
-    Unimplemented: GGUF."""
+    Unimplemented: a folder of GGUF files."""
     where = pathlib.Path(path)
     if where.is_file():
         head = _head(where)
         if _is_pickled(head):
             raise InvalidArgument(f"{where} is a pickled checkpoint: {_INSTEAD}")
-        if head.startswith(b"GGUF"):
-            raise Unimplemented(f"{where} is a GGUF file: {_FROM_GGUF}")
         return [where]
     if not where.is_dir():
         raise NotFound(f"{where} is neither a file nor a folder")
@@ -73,6 +76,11 @@ def find_files(path: OnePath) -> list[pathlib.Path]:
     return found
 
 
+def is_gguf(path: pathlib.Path) -> bool:
+    """By its first bytes; False if it is no file."""
+    return path.is_file() and _head(path).startswith(b"GGUF")
+
+
 def _head(path: pathlib.Path) -> bytes:
     with open(path, "rb") as file:
         return file.read(9)
@@ -89,12 +97,15 @@ def read_headers(files: Sequence[pathlib.Path]) -> dict[str, FileTensor]:
     errors. An index beside the files assigns tensors to files."""
     found: dict[str, FileTensor] = {}
     for path, _, name, entry in _entries(files):
-        found[name] = FileTensor(entry["dtype"], entry["shape"])
+        found[name] = _tensor(entry)
     return found
 
 
 def read_metadata(path: pathlib.Path) -> dict[str, str]:
-    """The writer's metadata in the file. Errors are read_headers'."""
+    """The writer's metadata in the file; GGUF's is left to its library. Errors
+    are read_headers'."""
+    if is_gguf(path):
+        return {}
     try:
         found = json.loads(_header(path)).get("__metadata__") or {}
         return {str(key): str(value) for key, value in found.items()}
@@ -112,7 +123,7 @@ class Bytes:
         for path, start, name, entry in _entries(files):
             first, last = entry["data_offsets"]
             self._places[name] = path, start + first, start + last
-            self._headers[name] = FileTensor(entry["dtype"], entry["shape"])
+            self._headers[name] = _tensor(entry)
 
     def read(self, name: str, offset: int = 0, size: int = 0) -> bytearray:
         """size: 0: up to the tensor's end. DataLoss: the file is too short."""
@@ -149,6 +160,10 @@ def _entries(files: Sequence[pathlib.Path]
     if len(files) > 1 and index.exists():
         picked = _weight_map(index)
     for path in files:
+        if is_gguf(path):
+            yield from ((path, 0, name, _checked(entry))
+                        for name, entry in _gguf_entries(path))
+            continue
         text = _header(path)
         try:
             header = json.loads(text)
@@ -159,6 +174,35 @@ def _entries(files: Sequence[pathlib.Path]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataLoss(f"{path} is no safetensors file: {error}") from None
         yield from found
+
+
+def _tensor(entry: Mapping[str, Any]) -> FileTensor:
+    return FileTensor(entry["dtype"], entry["shape"],
+                      entry.get("block_type", ""))
+
+
+def _gguf_entries(path: pathlib.Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """As a safetensors header would have them, with offsets from the file's
+    start. Packed blocks are bytes, as to hoistd."""
+    if not is_installed("gguf"):
+        raise Unimplemented(f"{path} is a GGUF file, which takes the gguf "
+                            "package to load: pip install gguf")
+    gguf: Any = importlib.import_module("gguf")
+    try:
+        found = gguf.GGUFReader(path).tensors
+    except (ValueError, KeyError, IndexError, OverflowError) as error:
+        raise DataLoss(f"{path} is no GGUF file: {error}") from None
+    for one in found:
+        kind = one.tensor_type.name
+        plain = kind if kind in _GGUF_PLAIN else ""
+        shape = tuple(map(int, one.data.shape))
+        if kind == "BF16":  # Bytes to the package.
+            shape = (*shape[:-1], shape[-1] // 2)
+        yield one.name, {
+            "dtype": plain or "U8", "shape": shape,
+            "data_offsets": (int(one.data_offset),
+                             int(one.data_offset + one.n_bytes)),
+            "block_type": "" if plain else kind}
 
 
 def _header(path: pathlib.Path) -> bytes:

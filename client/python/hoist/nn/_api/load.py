@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import (TYPE_CHECKING, Any, Callable, Iterator, Protocol, TypeVar,
-                    cast, overload)
+import pathlib
+from typing import (TYPE_CHECKING, Any, Callable, Iterator, Mapping, Protocol,
+                    TypeVar, cast, overload)
 
 import torch
 from torch import nn
@@ -15,9 +16,10 @@ from ... import _session
 from ..._errors import InvalidArgument
 from ..._plan import PlanTerms
 from ..._progress import progress_bar
-from ...checkpoint import (Packed, Paths, Rename, find_files, identity,
-                           one_path, pack, quantise, read_headers,
-                           refuse_declared, refuse_losses)
+from ...checkpoint import (FileTensor, Packed, Paths, Rename, find_files,
+                           identity, is_gguf, one_path, pack, pack_gguf,
+                           quantise, read_headers, refuse_declared,
+                           refuse_losses)
 from .._plan.budget import Budget
 from .._store.building import build_on_meta, default_dtype
 from .._store.converting import convert
@@ -70,7 +72,8 @@ def load(  # type: ignore[misc]
          session: _session.Session | None = None, exclude_kwargs: Names = (),
          progress: bool | None = None, deadline: float = 60.0,
          in_place: InPlaceOption = None, **terms: Unpack[PlanTerms]) -> M:
-    """Makes a module and attaches it to the weights in safetensors files.
+    """Makes a module and attaches it to the weights in safetensors files, or in
+    one GGUF file.
 
     hoistd reads the files, once for all workers; this process opens them, with
     its own rights, and reads the headers alone.
@@ -95,7 +98,8 @@ def load(  # type: ignore[misc]
     A configuration of transformers' that names a quantiser (the module's, or the
     folder's) has the quantiser make the factory's module its own, as
     from_pretrained does. Packed weights and their scales are staged as they lie
-    in the files.
+    in the files. For a GGUF file the factory makes a model of diffusers, whose
+    quantiser makes it its own; dtype= is what it computes in, else float32.
 
     The other options, and the errors, are attach's. Also: NotFound (a parameter
     in no file); InvalidArgument (its shape differs, it needs gradients and is
@@ -105,8 +109,10 @@ def load(  # type: ignore[misc]
     quantiser is not known, or would unpack the weights).
     Buffers in no file stay as the factory made them.
     """
+    packs = not isinstance(path, (list, tuple)) and is_gguf(pathlib.Path(path))
+    # diffusers makes the buffers of such a module in torch's default type.
     made = cast(M, factory if isinstance(factory, nn.Module)
-                else build_on_meta(factory, dtype))
+                else build_on_meta(factory, None if packs else dtype))
     module = unwrap(made)
     refuse_managed(module)
     wanted = Wanted.of(budget, {
@@ -119,17 +125,18 @@ def load(  # type: ignore[misc]
     with one_path(path) as found:
         files = find_files(found)
         headers = read_headers(files)
-        packed = Packed()
-        if made is not factory and rename is None:
-            with default_dtype(dtype):
-                quantizer = quantise(module, path, files, dtype)
-            if quantizer is not None:
-                if storage_dtype is not None:
-                    raise InvalidArgument(
-                        "storage_dtype= of a module whose weights are "
-                        "quantised in the files already: scales are no "
-                        "weights to cast")
-                packed = pack(module, quantizer, files, headers)
+        if packs:
+            _check_gguf(made is not factory, rename)
+            dtype = dtype or torch.float32  # As GGUFQuantizationConfig.
+            packed = pack_gguf(module, headers, dtype)
+        elif made is not factory and rename is None:
+            packed = _quantised(module, path, files, headers, dtype)
+        else:
+            packed = Packed()
+        if packed.targets and storage_dtype is not None:
+            raise InvalidArgument(
+                "storage_dtype= of a module whose weights are quantised in "
+                "the files already: scales are no weights to cast")
         excluded = matching_modules(module, wanted.exclude)
         specs = lay_out(module, groups, excluded)
         refuse_declared(module, _made_types(specs), files, path)
@@ -168,6 +175,26 @@ def load(  # type: ignore[misc]
     return made
 
 
+def _check_gguf(by_factory: bool, rename: Rename) -> None:
+    if not by_factory:
+        raise InvalidArgument(
+            "a GGUF file's weights are packed, and take layers that diffusers "
+            "puts into the module: give hoist.load the function that makes it")
+    if rename is not None:
+        raise InvalidArgument(
+            "rename= of a GGUF file, whose names diffusers maps itself: leave "
+            "it out")
+
+
+def _quantised(module: nn.Module, path: Paths, files: list[pathlib.Path],
+               headers: Mapping[str, FileTensor],
+               dtype: torch.dtype | None) -> Packed:
+    with default_dtype(dtype):
+        quantizer = quantise(module, path, files, dtype)
+    return Packed() if quantizer is None else pack(module, quantizer, files,
+                                                   headers)
+
+
 def _made_types(specs: list[GroupSpec]) -> list[torch.dtype]:
     return [stored.meta.dtype for spec in specs for stored in spec.stored]
 
@@ -182,4 +209,4 @@ def _tell_unused(names: list[str]) -> None:
 def _base_name(path: Paths) -> str:
     one = path if isinstance(path, (str, os.PathLike)) else path[0]
     base = os.path.basename(os.path.abspath(one))
-    return base.removesuffix(".safetensors")
+    return base.removesuffix(".safetensors").removesuffix(".gguf")

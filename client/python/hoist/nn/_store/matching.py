@@ -47,7 +47,7 @@ def match_weights(module: nn.Module, specs: list[GroupSpec],
     differ, or types that no parameter has. Unimplemented: weights that are no
     plain tensors, or that a library computes from more than the files hold.
     """
-    finder = Finder(module, headers, rename, packed.targets)
+    finder = Finder(module, headers, rename, packed.targets, packed.plain)
     names = {one: name for name, one in module.named_modules()}
     missing: list[str] = []
     unmade: list[str] = []
@@ -121,8 +121,12 @@ def _packed(spec: GroupSpec, packed: Packed
             keep_own(weight, [weight.parts.index(part) for part in own])
     made = [(stored, sources[id(stored)]) for stored in spec.stored
             if id(stored) in sources]
-    for stored, _ in made:
+    for stored, source in made:
         stored.tensor = None
+        dtype = _dtypes.torch_dtype(source.dtype)
+        if dtype.itemsize != stored.meta.dtype.itemsize:
+            # The part in the module is a view of its bytes.
+            stored.meta = torch.empty(source.shape, dtype=dtype, device="meta")
     return made, others
 
 

@@ -1,0 +1,298 @@
+"""hoist.load of a GGUF file: diffusers' own layers over the file's blocks, equal
+to its from_single_file."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+from typing import Any, Callable
+
+import pytest
+
+torch = pytest.importorskip("torch")
+diffusers = pytest.importorskip("diffusers")
+gguf = pytest.importorskip("gguf")
+
+import hoist  # noqa: E402
+import numpy  # noqa: E402
+from deaths import start_again  # noqa: E402
+from equal import assert_equal_outputs, same_bytes  # noqa: E402
+from torch import nn  # noqa: E402
+
+Type = gguf.GGMLQuantizationType
+Path = pathlib.Path
+DTYPE = torch.bfloat16
+# Where a block has its scales, in float16: random bytes are good for the rest.
+SCALES = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "Q3_K": (108,),
+          "Q2_K": (80, 82)}
+# One after another for the weights, by their place.
+KINDS = ("Q4_K", "Q6_K", "Q8_0", "Q5_K", "BF16", "Q3_K", "Q2_K", "Q4_0")
+
+
+def packed(value: torch.Tensor, kind: str, seed: int) -> numpy.ndarray:
+    if kind not in SCALES:
+        return gguf.quantize(value.float().numpy(), Type[kind])
+    elements, size = gguf.GGML_QUANT_SIZES[Type[kind]]
+    rows, columns = value.shape
+    blocks = numpy.random.default_rng(seed).integers(
+        0, 256, (rows * columns // elements, size), dtype=numpy.uint8)
+    for at in SCALES[kind]:
+        blocks[:, at:at + 2] = numpy.frombuffer(
+            numpy.float16(1e-4).tobytes(), numpy.uint8)
+    return blocks.reshape(rows, -1)
+
+
+def write(path: Path, tensors: dict[str, torch.Tensor],
+          kind_of: Callable[[str, int], str]) -> dict[str, str]:
+    """Matrices packed, as far as their rows are blocks; returns the types."""
+    writer = gguf.GGUFWriter(path, "image")
+    kinds = {}
+    for at, (name, value) in enumerate(tensors.items()):
+        kind = kind_of(name, at)
+        if value.ndim != 2 or value.shape[1] % 32:
+            kind = "F16" if at % 5 == 4 else "F32"
+        elif value.shape[1] % gguf.GGML_QUANT_SIZES[Type[kind]][0]:
+            kind = "Q8_0"
+        kinds[name] = kind
+        if kind in ("F32", "F16"):
+            writer.add_tensor(name, value.float().numpy().astype(
+                numpy.float32 if kind == "F32" else numpy.float16))
+        else:
+            writer.add_tensor(name, packed(value, kind, at),
+                              raw_dtype=Type[kind])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return kinds
+
+
+def random_state(module: nn.Module) -> dict[str, torch.Tensor]:
+    torch.manual_seed(3)
+    return {name: torch.randn(value.shape) / 16
+            for name, value in module.state_dict().items()}
+
+
+def qwen(folder: Path) -> tuple[Any, Path, dict[str, Any]]:
+    """Named as diffusers' module."""
+    kind = diffusers.QwenImageTransformer2DModel
+    plain = kind(patch_size=1, in_channels=64, out_channels=64, num_layers=2,
+                 attention_head_dim=128, num_attention_heads=2,
+                 joint_attention_dim=256, axes_dims_rope=(16, 56, 56))
+    plain.save_config(folder)
+    write(folder / "m.gguf", random_state(plain),
+          lambda _, at: KINDS[at // 2 % len(KINDS)])
+    inputs = {"hidden_states": torch.randn(1, 16, 64),
+              "encoder_hidden_states": torch.randn(1, 5, 256),
+              "timestep": torch.tensor([0.5]), "img_shapes": [[(1, 4, 4)]],
+              "return_dict": False}
+    if "txt_seq_lens" in kind.forward.__code__.co_varnames:
+        inputs["txt_seq_lens"] = [5]
+    return kind, folder / "m.gguf", inputs
+
+
+def sd3(folder: Path, kind_of: Callable[[str, int], str] | None = None
+        ) -> tuple[Any, Path, dict[str, Any]]:
+    """Named as the original: q, k and v are one, and two halves of the last
+    layers lie the other way round."""
+    kind = diffusers.SD3Transformer2DModel
+    kind(sample_size=8, patch_size=2, in_channels=16, num_layers=2,
+         attention_head_dim=128, num_attention_heads=2,
+         joint_attention_dim=256, caption_projection_dim=256,
+         pooled_projection_dim=64, out_channels=16,
+         pos_embed_max_size=8).save_config(folder)
+    write(folder / "m.gguf", original_sd3(256),
+          kind_of or (lambda _, at: KINDS[at // 2 % len(KINDS)]))
+    inputs = {"hidden_states": torch.randn(1, 16, 8, 8),
+              "encoder_hidden_states": torch.randn(1, 5, 256),
+              "pooled_projections": torch.randn(1, 64),
+              "timestep": torch.tensor([0.5]), "return_dict": False}
+    return kind, folder / "m.gguf", inputs
+
+
+def original_sd3(size: int) -> dict[str, torch.Tensor]:
+    shapes = {"x_embedder.proj": (size, 16, 2, 2),
+              "t_embedder.mlp.0": (size, 256), "t_embedder.mlp.2": (size, size),
+              "y_embedder.mlp.0": (size, 64), "y_embedder.mlp.2": (size, size),
+              "context_embedder": (size, 256), "final_layer.linear": (64, size),
+              "final_layer.adaLN_modulation.1": (2 * size, size)}
+    for at in range(2):
+        for part in ("x_block", "context_block"):
+            name = f"joint_blocks.{at}.{part}."
+            last = at == 1 and part == "context_block"
+            shapes |= {f"{name}attn.qkv": (3 * size, size),
+                       f"{name}adaLN_modulation.1": (
+                           (2 if last else 6) * size, size)}
+            if not last:
+                shapes |= {f"{name}attn.proj": (size, size),
+                           f"{name}mlp.fc1": (4 * size, size),
+                           f"{name}mlp.fc2": (size, 4 * size)}
+    torch.manual_seed(4)
+    made = {"pos_embed": torch.randn(1, 64, size) / 16}
+    for name, shape in shapes.items():
+        made[f"{name}.weight"] = torch.randn(shape) / 16
+        made[f"{name}.bias"] = torch.randn(shape[0]) / 16
+    return made
+
+
+MODELS = {"qwen": qwen, "sd3": sd3}
+
+
+@pytest.fixture(params=MODELS)
+def model(request, tmp_path) -> tuple[Any, Path, dict[str, Any]]:
+    return MODELS[request.param](tmp_path)
+
+
+def the_librarys(kind: Any, path: Path, dtype: torch.dtype = DTYPE) -> Any:
+    return kind.from_single_file(
+        str(path), config=str(path.parent), torch_dtype=dtype,
+        quantization_config=diffusers.GGUFQuantizationConfig(
+            compute_dtype=dtype))
+
+
+def load(kind: Any, path: Path, budget: Any = 0.6,
+         dtype: torch.dtype | None = DTYPE, **options: Any) -> Any:
+    said = kind.load_config(path.parent)
+    return hoist.load(lambda: kind.from_config(said), path, budget,
+                      dtype=dtype, **options).eval()
+
+
+def run(module: nn.Module, inputs: dict[str, Any], device: torch.device,
+        dtype: torch.dtype = DTYPE) -> Any:
+    given = {name: value.to(device, dtype) if isinstance(value, torch.Tensor)
+             else value for name, value in inputs.items()}
+    with torch.no_grad():
+        return module(**given)
+
+
+def plain(value: torch.Tensor) -> torch.Tensor:
+    return value.detach().cpu().as_subclass(torch.Tensor)
+
+
+def assert_same_state(ours: nn.Module, theirs: nn.Module,
+                      types: bool = True) -> None:
+    """types: of detached modules. An attached one's state is plain bytes."""
+    mine, expected = ours.state_dict(), theirs.state_dict()
+    assert list(mine) == list(expected)
+    for name, value in expected.items():
+        if types:
+            assert getattr(mine[name], "quant_type", None) == getattr(
+                value, "quant_type", None), name
+        assert same_bytes(plain(mine[name]), plain(value)), name
+
+
+@pytest.mark.parametrize("groups", ["block", "leaf"])
+def test_it_equals_the_librarys_own(hoistd, device, model, groups):
+    kind, path, inputs = model
+    theirs = the_librarys(kind, path).to(device)
+    expected = run(theirs, inputs, device)
+    loaded = load(kind, path, groups=groups)
+    assert [type(one) for one in loaded.modules()] == [
+        type(one) for one in theirs.modules()]
+    for budget in (0.6, 0.8, 1.0):
+        hoist.set_budget(loaded, budget)
+        for turn in range(2):
+            assert_equal_outputs(run(loaded, inputs, device), expected,
+                                 f"budget {budget}, pass {turn}")
+    assert_same_state(loaded, theirs, types=False)
+    hoist.check(loaded)
+    hoist.detach(loaded)
+    assert_same_state(loaded, theirs)
+    assert [type(one) for one in loaded.parameters()] == [
+        type(one) for one in theirs.parameters()]
+    assert_equal_outputs(run(loaded.to(device), inputs, device), expected,
+                         "detached")
+
+
+def test_without_a_type_it_computes_in_float32_as_the_library(
+        hoistd, device, model):
+    kind, path, inputs = model
+    theirs = kind.from_single_file(
+        str(path), config=str(path.parent),
+        quantization_config=diffusers.GGUFQuantizationConfig()).to(device)
+    loaded = load(kind, path, dtype=None)
+    assert_equal_outputs(run(loaded, inputs, device, torch.float32),
+                         run(theirs, inputs, device, torch.float32))
+    assert_same_state(loaded, theirs, types=False)
+
+
+@pytest.mark.real_time
+def test_it_outlives_hoistd(make_hoistd, device, model):
+    kind, path, inputs = model
+    theirs = the_librarys(kind, path).to(device)
+    expected = run(theirs, inputs, device)
+    daemon = make_hoistd()
+    loaded = load(kind, path)
+    assert_equal_outputs(run(loaded, inputs, device), expected)
+    daemon.kill()
+    start_again(daemon)
+    with contextlib.suppress(hoist.Unavailable):  # Of the pass that it hits.
+        run(loaded, inputs, device)
+    for turn in range(2):
+        assert_equal_outputs(run(loaded, inputs, device), expected,
+                             f"pass {turn}")
+    daemon.kill()
+    hoist.detach(loaded)  # From the file.
+    assert_same_state(loaded, theirs)
+
+
+def test_workers_share_the_blocks(hoistd, device, tmp_path):
+    kind, path, inputs = qwen(tmp_path)
+    loaded = load(kind, path, 1.0, dtype=None)
+    run(loaded, inputs, device, torch.float32)
+    used, read = (hoistd.tier("HOST")["used_bytes"],
+                  hoistd.counters()["file_read_bytes"])
+    with hoist.connect(hoistd.socket) as session:  # As another worker's.
+        other = load(kind, path, 1.0, dtype=None, session=session)
+        run(other, inputs, device, torch.float32)
+        assert hoist.stats(other).model == hoist.stats(loaded).model
+        assert hoistd.tier("HOST")["used_bytes"] == used
+        assert hoistd.counters()["file_read_bytes"] == read
+        hoist.detach(other)
+
+
+def test_what_diffusers_does_not_save_is_refused_as_by_it(hoistd, tmp_path):
+    kind, path, _ = qwen(tmp_path)
+    theirs, loaded = the_librarys(kind, path), load(kind, path)
+    for one in (theirs, loaded):
+        with pytest.raises(ValueError, match="not serializable"):
+            one.save_pretrained(tmp_path / "saved")
+
+
+def test_what_takes_more_than_diffusers_layers_is_refused(hoistd, tmp_path):
+    kind, path, _ = qwen(tmp_path)
+    said = kind.load_config(tmp_path)
+
+    def make() -> Any:
+        return kind.from_config(said)
+
+    with torch.device("meta"):
+        made = make()
+    with pytest.raises(hoist.InvalidArgument, match="the function that makes"):
+        hoist.load(made, path)
+    with pytest.raises(hoist.InvalidArgument, match="rename=.*leave it out"):
+        hoist.load(make, path, rename={})
+    with pytest.raises(hoist.InvalidArgument, match="storage_dtype="):
+        hoist.load(make, path, storage_dtype=torch.float8_e4m3fn)
+    with pytest.raises(hoist.Unimplemented, match="diffusers' models alone"):
+        hoist.load(lambda: nn.Linear(4, 4), path)
+    with pytest.raises(hoist.Unimplemented, match="by its name.*gguf-split"):
+        hoist.load(make, tmp_path)
+    with pytest.raises(hoist.Unimplemented, match="no from_single_file"):
+        hoist.load(lambda: diffusers.UNet1DModel(), path)
+    write(path, random_state(make()), lambda _, at: "TQ1_0")
+    with pytest.raises(hoist.Unimplemented,
+                       match="TQ1_0, which diffusers does not unpack"):
+        hoist.load(make, path)
+    assert hoistd.tier("HOST")["used_bytes"] == 0
+
+
+def test_transformers_gguf_is_refused_by_name(hoistd, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    _, path, _ = qwen(tmp_path)
+    said = transformers.LlamaConfig(
+        hidden_size=64, intermediate_size=64, num_hidden_layers=1,
+        num_attention_heads=2, vocab_size=8)
+    with pytest.raises(hoist.Unimplemented,
+                       match="transformers unpacks.*gguf_file=.*hoist.attach"):
+        hoist.load(lambda: transformers.LlamaForCausalLM(said), path)
