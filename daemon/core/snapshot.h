@@ -58,7 +58,7 @@ struct GroupSnapshot {
   uint64_t image_bytes = 0;
   uint32_t tensors = 0;
   std::vector<std::string> block_types;  // Its tensors', each once, sorted.
-  std::vector<CopySnapshot> copies;  // Without absent ones.
+  std::vector<CopySnapshot> copies;      // Without absent ones.
 };
 
 struct ModelSnapshot {
