@@ -161,8 +161,9 @@ class _OnMeta:
     headers: Mapping[str, FileTensor]
 
     def __post_init__(self) -> None:
-        own = dict(self.module.named_parameters(remove_duplicate=False))
-        own |= dict(self.module.named_buffers(remove_duplicate=False))
+        own: dict[str, torch.Tensor] = {
+            **dict(self.module.named_parameters(remove_duplicate=False)),
+            **dict(self.module.named_buffers(remove_duplicate=False))}
         self._known = {own[name].untyped_storage()._cdata: (own[name], source)
                        for name, source in self.places.items()}
 

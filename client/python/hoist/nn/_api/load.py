@@ -109,7 +109,8 @@ def load(  # type: ignore[misc]
     quantiser is not known, or would unpack the weights).
     Buffers in no file stay as the factory made them.
     """
-    packs = not isinstance(path, (list, tuple)) and is_gguf(pathlib.Path(path))
+    packs = (isinstance(path, (str, os.PathLike))
+             and is_gguf(pathlib.Path(path)))
     # diffusers makes the buffers of such a module in torch's default type.
     made = cast(M, factory if isinstance(factory, nn.Module)
                 else build_on_meta(factory, None if packs else dtype))
