@@ -507,8 +507,7 @@ class Passes:
 
     def leave(self, group: Group, call: Call) -> None:
         """A module that needed the group has run."""
-        if self._pushed.pairs:
-            self._pushed.end(group)
+        self._pushed.end(group)
         state = group.state
         if not state.running or not self._turns.is_mine:
             return  # It was never entered, or the pass was abandoned.
