@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
+import time
 import types
 
 import pytest
@@ -12,6 +13,7 @@ torch = pytest.importorskip("torch")
 
 import hoist  # noqa: E402
 from equal import assert_equal_outputs  # noqa: E402
+from hoist.nn._api.attachment import Attachment  # noqa: E402
 from hoist.nn._plan import lending  # noqa: E402
 from models import Stack  # noqa: E402
 from passes import hooks_of  # noqa: E402
@@ -125,6 +127,33 @@ def test_one_with_a_budget_does_not_give_way(hoistd, x):
     hoist.set_budget(model, None)
     other = hoist.attach(stack(1), budget=10 * MIB, deadline=10)
     assert budget_of(model) == 0
+    hoist.detach(model)
+    hoist.detach(other)
+
+
+def test_one_that_is_asked_before_it_has_hooks_gives_way_after(
+        hoistd, x, monkeypatch, caplog):
+    model, other = stack(0), stack(1)
+    want, others = wanted(model, x), wanted(other, x)
+    planned, install = threading.Event(), Attachment.install
+
+    def install_late(attachment, source):
+        if attachment.root is model:
+            planned.set()
+            until(lambda: attachment.parts[0].info.asked_to_give_way)
+            time.sleep(0.5)  # hoistd has asked twice by then.
+        install(attachment, source)
+
+    monkeypatch.setattr(Attachment, "install", install_late)
+    thread = threading.Thread(
+        target=lambda: hoist.attach(model, deadline=10))
+    thread.start()
+    assert planned.wait(10)
+    hoist.attach(other, deadline=10)
+    thread.join()
+    assert_right(other, x, others)
+    assert_right(model, x, want)
+    assert "does not give way" not in caplog.text
     hoist.detach(model)
     hoist.detach(other)
 

@@ -86,8 +86,10 @@ def assemble(root: nn.Module, wanted: Wanted, specs: list[GroupSpec],
             attachment.read_in_place(placed, placed_model)
             if wanted.hand_over == "by_group":
                 attachment.originals.release_placed()
-        _plan(attachment, wanted)
-        attachment.install(again(attachment.original))
+        # hoistd may ask for the plan before the hooks stand.
+        with attachment.passes.between("attach it"):
+            _plan(attachment, wanted)
+            attachment.install(again(attachment.original))
         libraries.know(root)
     except BaseException as error:
         lost = undo(attachment)
