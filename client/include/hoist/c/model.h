@@ -229,7 +229,7 @@ typedef struct hoist_tensor_info {
   uint64_t size_bytes;    /* Span of the elements. */
   /* The first element, on the lease's device; NULL in a model's tensor. */
   const void* data;
-  /* Of a HOIST_U8 tensor from a GGUF file: ggml's type of its packed blocks,
+  /* Of a U8 tensor from a GGUF file: ggml's type of its packed blocks,
    * "Q4_K". "": it has none. NULL: libhoist is older. */
   const char* block_type;
 } hoist_tensor_info;
