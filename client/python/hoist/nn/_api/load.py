@@ -126,18 +126,18 @@ def load(  # type: ignore[misc]
     with one_path(path) as found:
         files = find_files(found)
         headers = read_headers(files)
+        quantised: Packed | None = None
         if packs:
             _check_gguf(made is not factory, rename)
             dtype = dtype or torch.float32  # As GGUFQuantizationConfig.
-            packed = pack_gguf(module, headers, dtype)
+            quantised = pack_gguf(module, headers, dtype)
         elif made is not factory and rename is None:
-            packed = _quantised(module, path, files, headers, dtype)
-        else:
-            packed = Packed()
-        if packed.targets and storage_dtype is not None:
+            quantised = _quantised(module, path, files, headers, dtype)
+        if quantised is not None and storage_dtype is not None:
             raise InvalidArgument(
                 "storage_dtype= of a module whose weights are quantised in "
                 "the files already: scales are no weights to cast")
+        packed = quantised or Packed()
         excluded = matching_modules(module, wanted.exclude)
         specs = lay_out(module, groups, excluded)
         refuse_declared(module, _made_types(specs), files, path)
@@ -189,11 +189,11 @@ def _check_gguf(by_factory: bool, rename: Rename) -> None:
 
 def _quantised(module: nn.Module, path: Paths, files: list[pathlib.Path],
                headers: Mapping[str, FileTensor],
-               dtype: torch.dtype | None) -> Packed:
+               dtype: torch.dtype | None) -> Packed | None:
     with default_dtype(dtype):
         quantizer = quantise(module, path, files, dtype)
-    return Packed() if quantizer is None else pack(module, quantizer, files,
-                                                   headers)
+    return None if quantizer is None else pack(module, quantizer, files,
+                                               headers)
 
 
 def _made_types(specs: list[GroupSpec]) -> list[torch.dtype]:
