@@ -69,7 +69,7 @@ TEST(NodeExplainer, WhatNobodyHasAskedForIsOnTheDiskAlone) {
 }
 
 TEST(NodeExplainer, ALeaseKeepsItAndNamesItsSession) {
-  NodeRig rig({.host_bytes_per_second = 1e9});
+  NodeRig rig;
   const SessionId session = rig.Open();
   const ModelId model = rig.AddModel(session, "m", {2});
   const LeaseId lease = rig.StageNow(session, Key(model, 0));
