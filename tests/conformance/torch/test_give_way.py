@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import threading
-import time
 import types
 
 import pytest
@@ -14,6 +13,7 @@ torch = pytest.importorskip("torch")
 import hoist  # noqa: E402
 from equal import assert_equal_outputs  # noqa: E402
 from hoist.nn._api.attachment import Attachment  # noqa: E402
+from hoist.nn._api.lender import Lender  # noqa: E402
 from hoist.nn._plan import lending  # noqa: E402
 from models import Stack  # noqa: E402
 from passes import hooks_of  # noqa: E402
@@ -135,22 +135,30 @@ def test_one_that_is_asked_before_it_has_hooks_gives_way_after(
         hoistd, x, monkeypatch, caplog):
     model, other = stack(0), stack(1)
     want, others = wanted(model, x), wanted(other, x)
-    planned, install = threading.Event(), Attachment.install
+    planned, asked = threading.Event(), threading.Event()
+    install, consider = Attachment.install, Lender.consider
 
-    def install_late(attachment, source):
+    def install_once_asked(attachment, source):
         if attachment.root is model:
             planned.set()
-            until(lambda: attachment.parts[0].info.asked_to_give_way)
-            time.sleep(0.5)  # hoistd has asked twice by then.
+            assert asked.wait(10)
         install(attachment, source)
 
-    monkeypatch.setattr(Attachment, "install", install_late)
+    def note(lender):
+        try:
+            consider(lender)
+        finally:
+            asked.set()
+
+    monkeypatch.setattr(Attachment, "install", install_once_asked)
+    monkeypatch.setattr(Lender, "consider", note)
     thread = threading.Thread(
         target=lambda: hoist.attach(model, deadline=10))
     thread.start()
     assert planned.wait(10)
     hoist.attach(other, deadline=10)
     thread.join()
+    until(lambda: budget_of(model) == 0)
     assert_right(other, x, others)
     assert_right(model, x, want)
     assert "does not give way" not in caplog.text
