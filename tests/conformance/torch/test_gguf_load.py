@@ -278,6 +278,11 @@ def test_what_takes_more_than_diffusers_layers_is_refused(hoistd, tmp_path):
         hoist.load(lambda: nn.Linear(4, 4), path)
     with pytest.raises(hoist.Unimplemented, match="by its name.*gguf-split"):
         hoist.load(make, tmp_path)
+    part = tmp_path / "m-00001-of-00002.gguf"
+    part.symlink_to(path)
+    with pytest.raises(hoist.Unimplemented, match="of a set.*gguf-split"):
+        hoist.load(make, part)
+    part.unlink()
     with pytest.raises(hoist.Unimplemented, match="no from_single_file"):
         hoist.load(lambda: diffusers.UNet1DModel(), path)
     write(path, random_state(make()), lambda _, at: "TQ1_0")

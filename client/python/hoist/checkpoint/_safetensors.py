@@ -14,6 +14,7 @@ import importlib
 import json
 import os
 import pathlib
+import re
 import tempfile
 from typing import Any, Iterator, Mapping, Sequence, Union
 
@@ -28,6 +29,7 @@ _MAX_HEADER = 100_000_000  # As in safetensors.
 _CHUNK = 16 << 20  # Bytes in one read.
 # Types of ggml and safetensors; all others of ggml are packed.
 _GGUF_PLAIN = ("F32", "F16", "BF16", "F64", "I8", "I16", "I32", "I64")
+_OF_A_SET = re.compile(r"-\d{5}-of-(?!00001)\d{5}\.gguf$")
 # Usual suffixes of files that run code when they are read.
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 _INSTEAD = ("hoist reads weights from safetensors files; save it once more as "
@@ -52,12 +54,15 @@ def find_files(path: OnePath) -> list[pathlib.Path]:
     """The files that hoistd reads for a file or a folder (hoist/c/model.h).
 
     NotFound: there is none. InvalidArgument: a checkpoint of another kind.
-    Unimplemented: a folder of GGUF files."""
+    Unimplemented: several GGUF files."""
     where = pathlib.Path(path)
     if where.is_file():
         head = _head(where)
         if _is_pickled(head):
             raise InvalidArgument(f"{where} is a pickled checkpoint: {_INSTEAD}")
+        if _OF_A_SET.search(where.name):  # hoistd would read all of them.
+            raise Unimplemented(f"{where} is one of a set of GGUF files: "
+                                f"{_FROM_GGUF}")
         return [where]
     if not where.is_dir():
         raise NotFound(f"{where} is neither a file nor a folder")
