@@ -166,6 +166,44 @@ def test_one_that_is_asked_before_it_has_hooks_gives_way_after(
     hoist.detach(other)
 
 
+def test_an_attach_that_fails_once_it_is_asked_says_why(
+        hoistd, x, monkeypatch):
+    model, other = stack(0), stack(1)
+    others = wanted(other, x)
+    planned, asked = threading.Event(), threading.Event()
+    install, consider = Attachment.install, Lender.consider
+
+    def fail_once_asked(attachment, source):
+        if attachment.root is model:
+            planned.set()
+            assert asked.wait(10)
+            raise OSError("no hooks")
+        install(attachment, source)
+
+    def note(lender):
+        consider(lender)
+        asked.set()
+
+    monkeypatch.setattr(Attachment, "install", fail_once_asked)
+    monkeypatch.setattr(Lender, "consider", note)
+    failed = []
+
+    def attach() -> None:
+        try:
+            hoist.attach(model, deadline=10)
+        except Exception as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=attach)
+    thread.start()
+    assert planned.wait(10)
+    hoist.attach(other, deadline=10)
+    thread.join()
+    assert [str(one) for one in failed] == ["no hooks"]
+    assert_right(other, x, others)
+    hoist.detach(other)
+
+
 def test_a_busy_module_keeps_its_memory_and_the_other_streams(hoistd, x):
     model, other = stack(0), stack(1)
     want, others = wanted(model, x), wanted(other, x)

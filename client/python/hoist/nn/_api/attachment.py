@@ -131,6 +131,11 @@ class Attachment(NotCopied):
             self.uses)
         self._at_collection.atexit = False
 
+    @property
+    def is_installed(self) -> bool:
+        """`install` has succeeded."""
+        return self._at_collection is not None
+
     def commit(self) -> None:
         """Attach has succeeded completely: releases the module's own
         tensors."""
@@ -158,7 +163,7 @@ class Attachment(NotCopied):
         self._tree.forget()
         for module in self._known_modules():
             registry.forget(module)
-        if self._at_collection is not None:
+        if self.is_installed:
             self._at_collection.detach()
 
     def shares(self, module: nn.Module, name: str) -> bool:

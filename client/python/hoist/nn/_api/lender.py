@@ -38,8 +38,9 @@ class Lender:
     def _give_way(self, idle: float) -> None:
         """Nothing has the turn. Another look follows while it is in use."""
         attachment = self._attachment
-        left = (None if attachment.ended else
-                attachment.passes.in_use_for(idle))
+        left = (attachment.passes.in_use_for(idle)
+                if attachment.is_installed and not attachment.ended
+                else None)  # A failed attach ends its plan itself.
         if left is None:
             return
         if left > 0:
