@@ -14,14 +14,15 @@ diffusers = pytest.importorskip("diffusers")
 gguf = pytest.importorskip("gguf")
 
 import hoist  # noqa: E402
+import image_models  # noqa: E402
 import numpy  # noqa: E402
 from deaths import start_again  # noqa: E402
 from equal import assert_equal_outputs, same_bytes  # noqa: E402
+from image_models import DTYPE, plain, random_state, run  # noqa: E402
 from torch import nn  # noqa: E402
 
 Type = gguf.GGMLQuantizationType
 Path = pathlib.Path
-DTYPE = torch.bfloat16
 # Where a block has its scales, in float16: random bytes are good for the rest.
 SCALES = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "Q3_K": (108,),
           "Q2_K": (80, 82)}
@@ -67,72 +68,16 @@ def write(path: Path, tensors: dict[str, torch.Tensor],
     return kinds
 
 
-def random_state(module: nn.Module) -> dict[str, torch.Tensor]:
-    torch.manual_seed(3)
-    return {name: torch.randn(value.shape) / 16
-            for name, value in module.state_dict().items()}
-
-
 def qwen(folder: Path) -> tuple[Any, Path, dict[str, Any]]:
-    """Named as diffusers' module."""
-    kind = diffusers.QwenImageTransformer2DModel
-    plain = kind(patch_size=1, in_channels=64, out_channels=64, num_layers=2,
-                 attention_head_dim=128, num_attention_heads=2,
-                 joint_attention_dim=256, axes_dims_rope=(16, 56, 56))
-    plain.save_config(folder)
-    write(folder / "m.gguf", random_state(plain),
-          lambda _, at: KINDS[at // 2 % len(KINDS)])
-    inputs = {"hidden_states": torch.randn(1, 16, 64),
-              "encoder_hidden_states": torch.randn(1, 5, 256),
-              "timestep": torch.tensor([0.5]), "img_shapes": [[(1, 4, 4)]],
-              "return_dict": False}
-    if "txt_seq_lens" in kind.forward.__code__.co_varnames:
-        inputs["txt_seq_lens"] = [5]
+    kind, tensors, inputs = image_models.qwen(folder)
+    write(folder / "m.gguf", tensors, lambda _, at: KINDS[at // 2 % len(KINDS)])
     return kind, folder / "m.gguf", inputs
 
 
-def sd3(folder: Path, kind_of: Callable[[str, int], str] | None = None
-        ) -> tuple[Any, Path, dict[str, Any]]:
-    """Named as the original: q, k and v are one, and two halves of the last
-    layers lie the other way round."""
-    kind = diffusers.SD3Transformer2DModel
-    kind(sample_size=8, patch_size=2, in_channels=16, num_layers=2,
-         attention_head_dim=128, num_attention_heads=2,
-         joint_attention_dim=256, caption_projection_dim=256,
-         pooled_projection_dim=64, out_channels=16,
-         pos_embed_max_size=8).save_config(folder)
-    write(folder / "m.gguf", original_sd3(256),
-          kind_of or (lambda _, at: KINDS[at // 2 % len(KINDS)]))
-    inputs = {"hidden_states": torch.randn(1, 16, 8, 8),
-              "encoder_hidden_states": torch.randn(1, 5, 256),
-              "pooled_projections": torch.randn(1, 64),
-              "timestep": torch.tensor([0.5]), "return_dict": False}
+def sd3(folder: Path) -> tuple[Any, Path, dict[str, Any]]:
+    kind, tensors, inputs = image_models.sd3(folder)
+    write(folder / "m.gguf", tensors, lambda _, at: KINDS[at // 2 % len(KINDS)])
     return kind, folder / "m.gguf", inputs
-
-
-def original_sd3(size: int) -> dict[str, torch.Tensor]:
-    shapes = {"x_embedder.proj": (size, 16, 2, 2),
-              "t_embedder.mlp.0": (size, 256), "t_embedder.mlp.2": (size, size),
-              "y_embedder.mlp.0": (size, 64), "y_embedder.mlp.2": (size, size),
-              "context_embedder": (size, 256), "final_layer.linear": (64, size),
-              "final_layer.adaLN_modulation.1": (2 * size, size)}
-    for at in range(2):
-        for part in ("x_block", "context_block"):
-            name = f"joint_blocks.{at}.{part}."
-            last = at == 1 and part == "context_block"
-            shapes |= {f"{name}attn.qkv": (3 * size, size),
-                       f"{name}adaLN_modulation.1": (
-                           (2 if last else 6) * size, size)}
-            if not last:
-                shapes |= {f"{name}attn.proj": (size, size),
-                           f"{name}mlp.fc1": (4 * size, size),
-                           f"{name}mlp.fc2": (size, 4 * size)}
-    torch.manual_seed(4)
-    made = {"pos_embed": torch.randn(1, 64, size) / 16}
-    for name, shape in shapes.items():
-        made[f"{name}.weight"] = torch.randn(shape) / 16
-        made[f"{name}.bias"] = torch.randn(shape[0]) / 16
-    return made
 
 
 MODELS = {"qwen": qwen, "sd3": sd3}
@@ -155,18 +100,6 @@ def load(kind: Any, path: Path, budget: Any = 0.6,
     said = kind.load_config(path.parent)
     return hoist.load(lambda: kind.from_config(said), path, budget,
                       dtype=dtype, **options).eval()
-
-
-def run(module: nn.Module, inputs: dict[str, Any], device: torch.device,
-        dtype: torch.dtype = DTYPE) -> Any:
-    given = {name: value.to(device, dtype) if isinstance(value, torch.Tensor)
-             else value for name, value in inputs.items()}
-    with torch.no_grad():
-        return module(**given)
-
-
-def plain(value: torch.Tensor) -> torch.Tensor:
-    return value.detach().cpu().as_subclass(torch.Tensor)
 
 
 def assert_same_state(ours: nn.Module, theirs: nn.Module,

@@ -45,6 +45,8 @@ class Packed:
     targets: set[str] = dataclasses.field(default_factory=set)
     # Of the module's other weights, if the quantiser's library names them.
     plain: dict[str, Source] = dataclasses.field(default_factory=dict)
+    # Theirs, if the caller names none.
+    dtype: torch.dtype | None = None
 
     def find(self, tensor: torch.Tensor | None) -> Source | None:
         """None: its bytes are not a file's."""
@@ -54,8 +56,9 @@ class Packed:
 
     def made_of(self, source: Source) -> tuple[str, ...]:
         """The file tensors of the weight that has this one."""
-        return self._beside.get(source.pieces[0].tensor) or tuple(
-            dict.fromkeys(piece.tensor for piece in source.pieces))
+        return tuple(dict.fromkeys(
+            one for piece in source.pieces
+            for one in self._beside.get(piece.tensor, (piece.tensor,))))
 
 
 class _Places(Protocol):

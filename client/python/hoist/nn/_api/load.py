@@ -19,7 +19,7 @@ from ..._progress import progress_bar
 from ...checkpoint import (FileTensor, Packed, Paths, Rename, find_files,
                            identity, is_gguf, one_path, pack, pack_gguf,
                            quantise, read_headers, refuse_declared,
-                           refuse_losses)
+                           refuse_losses, single_file_sources)
 from .._plan.budget import Budget
 from .._store.building import build_on_meta, default_dtype
 from .._store.converting import convert
@@ -92,8 +92,9 @@ def load(  # type: ignore[misc]
         function, which may return a list: the parameter is these tensors, end
         to end. Without it transformers' models are filled as the library fills
         them: renamed, merged, fused or split tensors included. (Computed
-        tensors are made once for all workers.) Others' names are used as they
-        are.
+        tensors are made once for all workers.) diffusers' models are filled
+        from a file with the original's names as by from_single_file, if that
+        computes nothing. Others' names are used as they are.
 
     A configuration of transformers' that names a quantiser (the module's, or the
     folder's) has the quantiser make the factory's module its own, as
@@ -129,7 +130,6 @@ def load(  # type: ignore[misc]
         quantised: Packed | None = None
         if packs:
             _check_gguf(made is not factory, rename)
-            dtype = dtype or torch.float32  # As GGUFQuantizationConfig.
             quantised = pack_gguf(module, headers, dtype)
         elif made is not factory and rename is None:
             quantised = _quantised(module, path, files, headers, dtype)
@@ -137,7 +137,10 @@ def load(  # type: ignore[misc]
             raise InvalidArgument(
                 "storage_dtype= of a module whose weights are quantised in "
                 "the files already: scales are no weights to cast")
-        packed = quantised or Packed()
+        packed = quantised or Packed(
+            plain=single_file_sources(module, headers) if rename is None
+            else {})
+        dtype = dtype or packed.dtype
         excluded = matching_modules(module, wanted.exclude)
         specs = lay_out(module, groups, excluded)
         refuse_declared(module, _made_types(specs), files, path)
