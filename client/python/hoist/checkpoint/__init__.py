@@ -15,6 +15,7 @@ reason.
     _quantised     modules that a library's quantiser makes
     _single_file   diffusers' modules over a file with the original's names
     _gguf          the same over a GGUF file
+    _scaled        the same over weights of 8-bit floats with scales
     _meaning       the files' other facts about weights: refused, if unused
 
 Nothing here knows hoistd, groups or attached modules: hoist.nn puts weights
@@ -32,11 +33,12 @@ from ._pieces import Source
 from ._quantised import MAX_OWN_BYTES, Packed, pack, quantise
 from ._safetensors import (Bytes, FileTensor, Paths, find_files, identity,
                            is_gguf, one_path, read_headers)
+from ._scaled import pack_scaled
 from ._single_file import single_file_sources
 from ._transformers import Computed
 
 __all__ = ["Bytes", "Computed", "FileTensor", "Finder", "MAX_OWN_BYTES",
            "Packed", "Paths", "Rename", "Source", "Use", "find_files",
            "identity", "is_gguf", "one_path", "pack", "pack_gguf",
-           "quantise", "read_headers", "refuse_declared",
+           "pack_scaled", "quantise", "read_headers", "refuse_declared",
            "refuse_losses", "single_file_sources"]

@@ -18,8 +18,9 @@ from ..._plan import PlanTerms
 from ..._progress import progress_bar
 from ...checkpoint import (FileTensor, Packed, Paths, Rename, find_files,
                            identity, is_gguf, one_path, pack, pack_gguf,
-                           quantise, read_headers, refuse_declared,
-                           refuse_losses, single_file_sources)
+                           pack_scaled, quantise, read_headers,
+                           refuse_declared, refuse_losses,
+                           single_file_sources)
 from .._plan.budget import Budget
 from .._store.building import build_on_meta, default_dtype
 from .._store.converting import convert
@@ -100,7 +101,8 @@ def load(  # type: ignore[misc]
     folder's) has the quantiser make the factory's module its own, as
     from_pretrained does. Packed weights and their scales are staged as they lie
     in the files. For a GGUF file the factory makes a model of diffusers, whose
-    quantiser makes it its own; dtype= is what it computes in, else float32.
+    quantiser makes it its own; dtype= is what it computes in, else float32. So
+    it does for 8-bit floats with scales; without dtype= it computes in bfloat16.
 
     The other options, and the errors, are attach's. Also: NotFound (a parameter
     in no file); InvalidArgument (its shape differs, it needs gradients and is
@@ -195,8 +197,9 @@ def _quantised(module: nn.Module, path: Paths, files: list[pathlib.Path],
                dtype: torch.dtype | None) -> Packed | None:
     with default_dtype(dtype):
         quantizer = quantise(module, path, files, dtype)
-    return None if quantizer is None else pack(module, quantizer, files,
-                                               headers)
+    if quantizer is not None:
+        return pack(module, quantizer, files, headers)
+    return pack_scaled(module, path, files, headers, dtype)
 
 
 def _made_types(specs: list[GroupSpec]) -> list[torch.dtype]:

@@ -33,6 +33,8 @@ class Matched:
     # Files' tensors that are one weight of the module.
     ties: list[tuple[str, str]] = dataclasses.field(default_factory=list)
     uses: list[Use] = dataclasses.field(default_factory=list)
+    # Weights whose bytes are values only to their library's layers.
+    packed: set[str] = dataclasses.field(default_factory=set)
 
 
 def match_weights(module: nn.Module, specs: list[GroupSpec],
@@ -55,8 +57,11 @@ def match_weights(module: nn.Module, specs: list[GroupSpec],
     found: list[tuple[Stored, Source | Computed, str]] = []
     ties: list[tuple[str, str]] = []
     uses: list[Use] = []
+    opaque: set[str] = set()
     for spec in specs:
         made, own = _packed(spec, packed)
+        opaque |= {weight.name for weight in spec.weights} - {
+            weight.name for weight in own}
         found += [(stored, source, stored.name) for stored, source in made]
         uses += [Use(stored.name, stored.meta.dtype, packed.made_of(source))
                  for stored, source in made]
@@ -94,7 +99,8 @@ def match_weights(module: nn.Module, specs: list[GroupSpec],
             retype(weight, dtype)
             found.append((stored, source, name))
     _complain(missing, unmade, wrong, finder)
-    return dataclasses.replace(_name(found, headers), ties=ties, uses=uses)
+    return dataclasses.replace(_name(found, headers), ties=ties, uses=uses,
+                               packed=opaque)
 
 
 def _packed(spec: GroupSpec, packed: Packed
@@ -227,7 +233,8 @@ def conversions(module: nn.Module, dtype: torch.dtype | None,
 
     def convert(weight: Weight) -> torch.dtype | None:
         if types is None or weight.dtype is None or not weight.plain or (
-                not weight.dtype.is_floating_point):
+                not weight.dtype.is_floating_point
+                or weight.name in matched.packed):
             return None
         to = types(weight.name)
         return None if to == weight.dtype else to
