@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 DTYPE = torch.bfloat16
+FP8 = torch.float8_e4m3fn
 # Of a model: its class, its file's tensors, and a call's inputs. Its
 # configuration is in the folder.
 Model = tuple[Any, dict[str, torch.Tensor], dict[str, Any]]
@@ -76,6 +77,19 @@ def original_sd3(size: int) -> dict[str, torch.Tensor]:
         made[f"{name}.weight"] = torch.randn(shape) / 16
         made[f"{name}.bias"] = torch.randn(shape[0]) / 16
     return made
+
+
+def scaled(tensors: dict[str, torch.Tensor]
+           ) -> dict[str, torch.Tensor]:
+    """diffusers' format: a scale for each row of a matrix."""
+    found = {}
+    for name, value in tensors.items():
+        found[name] = value.to(DTYPE)
+        if value.ndim == 2:
+            rows = value.float().abs().amax(1).clamp(1e-6) / 448
+            found[name] = (value / rows[:, None]).to(FP8)
+            found[f"{name}_scale"] = rows
+    return found
 
 
 def run(module: nn.Module, inputs: dict[str, Any], device: torch.device,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
-from typing import Any, Callable
+from typing import Any
 
 import pytest
 
@@ -15,59 +15,13 @@ gguf = pytest.importorskip("gguf")
 
 import hoist  # noqa: E402
 import image_models  # noqa: E402
-import numpy  # noqa: E402
 from deaths import start_again  # noqa: E402
 from equal import assert_equal_outputs, same_bytes  # noqa: E402
+from gguf_files import KINDS, write  # noqa: E402
 from image_models import DTYPE, plain, random_state, run  # noqa: E402
 from torch import nn  # noqa: E402
 
-Type = gguf.GGMLQuantizationType
 Path = pathlib.Path
-# Where a block has its scales, in float16: random bytes are good for the rest.
-SCALES = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "Q3_K": (108,),
-          "Q2_K": (80, 82)}
-# One after another for the weights, by their place.
-KINDS = ("Q4_K", "Q6_K", "Q8_0", "Q5_K", "BF16", "Q3_K", "Q2_K", "Q4_0")
-
-
-def packed(value: torch.Tensor, kind: str, seed: int) -> numpy.ndarray:
-    if kind not in SCALES:
-        return gguf.quantize(value.float().numpy(), Type[kind])
-    elements, size = gguf.GGML_QUANT_SIZES[Type[kind]]
-    rows, columns = value.shape
-    blocks = numpy.random.default_rng(seed).integers(
-        0, 256, (rows * columns // elements, size), dtype=numpy.uint8)
-    for at in SCALES[kind]:
-        blocks[:, at:at + 2] = numpy.frombuffer(
-            numpy.float16(1e-4).tobytes(), numpy.uint8)
-    return blocks.reshape(rows, -1)
-
-
-def write(path: Path, tensors: dict[str, torch.Tensor],
-          kind_of: Callable[[str, int], str]) -> dict[str, str]:
-    """Matrices packed, as far as their rows are blocks; returns the types."""
-    writer = gguf.GGUFWriter(path, "image")
-    kinds = {}
-    for at, (name, value) in enumerate(tensors.items()):
-        kind = kind_of(name, at)
-        if value.ndim != 2 or value.shape[1] % 32:
-            kind = "F16" if at % 5 == 4 else "F32"
-        elif value.shape[1] % gguf.GGML_QUANT_SIZES[Type[kind]][0]:
-            kind = "Q8_0"
-        kinds[name] = kind
-        if kind in ("F32", "F16"):
-            writer.add_tensor(name, value.float().numpy().astype(
-                numpy.float32 if kind == "F32" else numpy.float16))
-        else:
-            writer.add_tensor(name, packed(value, kind, at),
-                              raw_dtype=Type[kind])
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return kinds
-
-
 def qwen(folder: Path) -> tuple[Any, Path, dict[str, Any]]:
     kind, tensors, inputs = image_models.qwen(folder)
     write(folder / "m.gguf", tensors, lambda _, at: KINDS[at // 2 % len(KINDS)])
@@ -102,15 +56,13 @@ def load(kind: Any, path: Path, budget: Any = 0.6,
                       dtype=dtype, **options).eval()
 
 
-def assert_same_state(ours: nn.Module, theirs: nn.Module,
-                      types: bool = True) -> None:
-    """types: of detached modules. An attached one's state is plain bytes."""
+def assert_same_state(ours: nn.Module, theirs: nn.Module) -> None:
     mine, expected = ours.state_dict(), theirs.state_dict()
     assert list(mine) == list(expected)
     for name, value in expected.items():
-        if types:
-            assert getattr(mine[name], "quant_type", None) == getattr(
-                value, "quant_type", None), name
+        assert isinstance(mine[name], type(value)), name
+        assert getattr(mine[name], "quant_type", None) == getattr(
+            value, "quant_type", None), name
         assert same_bytes(plain(mine[name]), plain(value)), name
 
 
@@ -127,7 +79,7 @@ def test_it_equals_the_librarys_own(hoistd, device, model, groups):
         for turn in range(2):
             assert_equal_outputs(run(loaded, inputs, device), expected,
                                  f"budget {budget}, pass {turn}")
-    assert_same_state(loaded, theirs, types=False)
+    assert_same_state(loaded, theirs)
     hoist.check(loaded)
     hoist.detach(loaded)
     assert_same_state(loaded, theirs)
@@ -146,7 +98,7 @@ def test_without_a_type_it_computes_in_float32_as_the_library(
     loaded = load(kind, path, dtype=None)
     assert_equal_outputs(run(loaded, inputs, device, torch.float32),
                          run(theirs, inputs, device, torch.float32))
-    assert_same_state(loaded, theirs, types=False)
+    assert_same_state(loaded, theirs)
 
 
 @pytest.mark.real_time
@@ -222,6 +174,26 @@ def test_what_takes_more_than_diffusers_layers_is_refused(hoistd, tmp_path):
     with pytest.raises(hoist.Unimplemented,
                        match="TQ1_0, which diffusers does not unpack"):
         hoist.load(make, path)
+    assert hoistd.tier("HOST")["used_bytes"] == 0
+
+
+def test_its_state_is_unpacked_as_the_librarys(hoistd, device, tmp_path):
+    unpack = diffusers.quantizers.gguf.utils.dequantize_gguf_tensor
+    kind, path, inputs = qwen(tmp_path)
+    theirs, loaded = the_librarys(kind, path), load(kind, path)
+    run(loaded, inputs, device)
+    state = loaded.state_dict()
+    for name, value in theirs.state_dict().items():
+        assert same_bytes(plain(unpack(state[name])), plain(unpack(value))), name
+
+
+def test_what_diffusers_keeps_in_float32_is_refused(hoistd, monkeypatch,
+                                                    tmp_path):
+    kind, path, _ = qwen(tmp_path)
+    monkeypatch.setattr(kind, "_keep_in_fp32_modules", ["time_text_embed"])
+    with pytest.raises(hoist.Unimplemented, match="keeps time_text_embed.*in "
+                       "float32, and unpacks it.*from_single_file.*hoist.attach"):
+        load(kind, path)
     assert hoistd.tier("HOST")["used_bytes"] == 0
 
 

@@ -19,25 +19,12 @@ import hoist  # noqa: E402
 import image_models  # noqa: E402
 from deaths import start_again  # noqa: E402
 from equal import assert_equal_outputs, same_bytes  # noqa: E402
-from image_models import DTYPE, run  # noqa: E402
+from image_models import DTYPE, FP8, run, scaled  # noqa: E402
 from torch import nn  # noqa: E402
 
 Path = pathlib.Path
 Tensors = dict[str, torch.Tensor]
-FP8 = torch.float8_e4m3fn
 MODELS = {"qwen": image_models.qwen, "sd3": image_models.sd3}
-
-
-def scaled(tensors: Tensors) -> Tensors:
-    """diffusers' format: a scale for each row of a matrix."""
-    found = {}
-    for name, value in tensors.items():
-        found[name] = value.to(DTYPE)
-        if value.ndim == 2:
-            rows = value.float().abs().amax(1).clamp(1e-6) / 448
-            found[name] = (value / rows[:, None]).to(FP8)
-            found[f"{name}_scale"] = rows
-    return found
 
 
 def one_scale(tensors: Tensors) -> Tensors:

@@ -198,6 +198,7 @@ class IdleTensor(torch.Tensor):
     _self: weakref.ref[IdleTensor]
     # A parameter's detached tensor.
     _detached: weakref.ref[IdleTensor] | None = None
+    _kind: type[torch.Tensor] | None = None  # of_kind's.
 
     @staticmethod
     def make(plain: torch.Tensor, group: IdleGroup,
@@ -217,12 +218,26 @@ class IdleTensor(torch.Tensor):
         if idle_kind is None:
             # The subclass handles operators only once it is staged.
             idle_kind = _kinds[kind] = type(
-                f"Idle{kind.__name__}", (IdleTensor, kind), {})
+                f"Idle{kind.__name__}", (IdleTensor, kind), {"_kind": kind})
         made = torch.Tensor._make_subclass(idle_kind, self._plain, False)
         made._plain = self._plain
         made._group = self._group
         made._self = weakref.ref(made)
         return made
+
+    def apart(self) -> IdleTensor:
+        """The same weight as its class detaches it."""
+        if self._kind is not None:
+            probe = torch.Tensor._make_subclass(
+                self._kind, torch.empty_like(self._plain, device="meta"), False)
+            probe.__dict__.update({name: value for name, value in
+                                   vars(self).items() if name not in _OWN})
+            found = probe.detach()
+            if type(found) is self._kind:  # Diffusers' GGUFParameter.
+                made = self.of_kind(self._kind)
+                made.__dict__.update(vars(found))
+                return made
+        return IdleTensor.make(self._plain, self._group)
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (),
@@ -262,6 +277,7 @@ class IdleTensor(torch.Tensor):
 
 
 _kinds: dict[type[torch.Tensor], type[IdleTensor]] = {}
+_OWN = frozenset(IdleTensor.__annotations__)  # The others are its class's.
 
 
 def _device_of(flat: list[Any]) -> torch.device | None:
@@ -364,13 +380,13 @@ def _reduce(tensor: IdleTensor, protocol: Any) -> Any:
 
 
 def _detach(tensor: IdleTensor) -> IdleTensor:
-    """No parameter, as with torch. One object for as long as it is referenced,
-    so that ties stay ties."""
+    """No parameter, as with torch, unless its class insists. One object for as
+    long as it is referenced, so that ties stay ties."""
     if not isinstance(tensor, nn.Parameter):
         return tensor
     made = tensor._detached() if tensor._detached is not None else None
     if made is None:
-        made = IdleTensor.make(tensor._plain, tensor._group)
+        made = tensor.apart()
         tensor._detached = weakref.ref(made)
     return made
 
