@@ -234,6 +234,8 @@ def test_other_scales_are_refused_by_name(hoistd, tmp_path):
     refused("format is no JSON", comfy_quant=said()[:1])
     refused("to_q.weight is I8", leave_out="comfy_quant",
             weight=weight.to(torch.int8))
+    refused("to_q.weight is U8", leave_out="comfy_quant",  # NVFP4.
+            weight=weight.view(torch.uint8), weight_scale_2=torch.ones(1))
     refused("to_q.weight is F8_E5M2", leave_out="comfy_quant",
             weight=weight.to(torch.float8_e5m2))
     refused("weight_scale is F32.*neither one float nor 256, one a row",
