@@ -252,6 +252,39 @@ def test_other_scales_are_refused_by_name(hoistd, tmp_path):
     assert hoistd.tier("HOST")["used_bytes"] == 0
 
 
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("name", MODELS)
+def test_a_weight_never_goes_without_its_scale(hoistd, tmp_path, name, form):
+    kind, path, _ = write(tmp_path, name, form)
+    said = kind.load_config(tmp_path)
+    with torch.device("meta"):
+        made = kind.from_config(said)
+    declared = "|says that the weights are quantised"
+    with pytest.raises(hoist.Unimplemented, match="scale.* beside it" + declared):
+        hoist.load(made, path)  # No factory, so no other layers.
+    with pytest.raises((hoist.Unimplemented, hoist.NotFound),
+                       match="scale.* beside it|in none of the" + declared):
+        load(kind, path, rename={})
+    (tmp_path / "config.json").write_text(json.dumps(
+        {**said, "quantization_config": {"quant_method": "some"}}))
+    with pytest.raises(hoist.Unimplemented, match="quantised .*some"):
+        load(kind, path)
+    assert hoistd.tier("HOST")["used_bytes"] == 0
+
+
+def test_text_encoders_are_refused_by_name(hoistd, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    said = transformers.T5Config(
+        vocab_size=32, d_model=32, d_kv=16, d_ff=64, num_layers=1, num_heads=2)
+    plain = transformers.T5EncoderModel(said).state_dict()
+    tensors, _ = with_mark(one_scale(
+        {name: value.clone() for name, value in plain.items()}))
+    path = tmp_path / "t5.safetensors"
+    safetensors.save_file(tensors, path)
+    with pytest.raises(hoist.Unimplemented, match="scale_.* beside it"):
+        hoist.load(lambda: transformers.T5EncoderModel(said), path)
+
+
 def test_other_modules_of_the_file_are_as_they_were(hoistd, device, tmp_path):
     kind, path, _ = write(tmp_path, "sd3", "mark")
     vae, others, _ = image_models.vae(tmp_path / "vae")
