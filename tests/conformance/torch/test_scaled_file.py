@@ -4,6 +4,7 @@ have them: diffusers' own layers, equal to its from_single_file."""
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import pathlib
 from typing import Any
@@ -317,6 +318,26 @@ def test_a_scale_of_no_linear_layer_is_refused(hoistd, tmp_path):
     safetensors.save_file(tensors, path)
     with pytest.raises(hoist.Unimplemented,
                        match="pos_embed.proj.weight has a scale, and is no"):
+        load(kind, path)
+
+
+def test_rows_of_another_length_are_refused(hoistd, monkeypatch, tmp_path):
+    """Two rows of the file, with two scales, are 256 of the module."""
+    kind, path, _ = write(tmp_path, "sd3", "rows")
+    name = "context_embedder.weight"
+    tensors = safetensors.load_file(path)
+    tensors[name] = tensors[name].reshape(2, 128, 256)
+    tensors[f"{name}_scale"] = torch.ones(2)
+    safetensors.save_file(tensors, path)
+    entry = importlib.import_module(
+        "diffusers.loaders.single_file_model").SINGLE_FILE_LOADABLE_CLASSES[
+            "SD3Transformer2DModel"]
+    convert = entry["checkpoint_mapping_fn"]
+    monkeypatch.setitem(
+        entry, "checkpoint_mapping_fn", lambda checkpoint, **rest: convert(
+            checkpoint={**checkpoint, name: checkpoint[name].reshape(256, 256)},
+            **rest))
+    with pytest.raises(hoist.Unimplemented, match="has parts of context_embed"):
         load(kind, path)
 
 

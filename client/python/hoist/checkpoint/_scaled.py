@@ -128,7 +128,9 @@ class _Scaled:
             if piece.tensor not in self._scales:
                 raise _refusal(f"{name} is joined of weights with and without "
                                "scales")
-            if piece.start % columns or piece.count % columns:
+            if piece.start % columns or piece.count % columns or (
+                    math.prod(self._headers[piece.tensor].shape[1:])
+                    != columns):
                 raise _refusal(f"{name} has parts of {piece.tensor}'s rows")
             scale = self._scale(piece.tensor)
             count = piece.count // columns
