@@ -18,7 +18,6 @@
 #include "daemon/core/facts.h"
 #include "daemon/core/requests.h"
 #include "daemon/core/residency.h"
-#include "daemon/core/snapshot.h"
 #include "daemon/model/grouping.h"
 #include "daemon/model/source_tensor.h"
 #include "daemon/model/tensor.h"

@@ -12,8 +12,8 @@
 #include "absl/status/statusor.h"
 #include "daemon/core/copy_table.h"
 #include "daemon/core/device_space.h"
+#include "daemon/core/node_event.h"
 #include "daemon/core/requests.h"
-#include "daemon/core/snapshot.h"
 #include "daemon/core/transfer.h"
 #include "daemon/types/ids.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "daemon/base/time_histogram.h"
-#include "daemon/core/snapshot.h"
+#include "daemon/core/counters.h"
 #include "daemon/types/ids.h"
 #include "daemon/types/tier.h"
 #include "daemon/types/user.h"
@@ -38,7 +38,7 @@ struct TierMeasure {
   TierAt at;
   uint64_t capacity_bytes = 0;
   uint64_t used_bytes = 0;       // The sum of `held`.
-  uint64_t allocated_bytes = 0;  // As in TierSnapshot, like the next.
+  uint64_t allocated_bytes = 0;  // As in TierUse, like the next.
   uint64_t largest_free_bytes = 0;
   std::array<uint64_t, kHoldings> held = {};  // By Holding.
 
@@ -55,6 +55,20 @@ struct ModelMeasure {
   uint64_t disk_bytes = 0;  // Spilled.
 };
 
+// Bytes copied to a device, by LinkClass.
+struct LinkStats {
+  DeviceIndex device;
+  uint64_t plan_bytes = 0;
+  uint64_t lease_bytes = 0;
+  uint64_t background_bytes = 0;
+  // Copied by workers, as they report: to the device, and from it.
+  uint64_t own_bytes = 0;
+  uint64_t own_read_bytes = 0;
+  uint64_t bytes_per_second = 0;           // While copying, of late.
+  uint64_t read_bytes_per_second = 0;      // Read by kernels besides, of late.
+  uint64_t load_max_bytes_per_second = 0;  // 0: no cap.
+};
+
 struct NodeMeasure {
   bool draining = false;
   bool disk_full = false;      // While something is to be written.
@@ -69,7 +83,7 @@ struct NodeMeasure {
   uint64_t waiting_plans = 0;  // For their rings.
   Counters counters;
   // From here on filled by the engine.
-  std::vector<LinkSnapshot> links;
+  std::vector<LinkStats> links;
   struct Waits {  // Of a device's plans, for streamed groups.
     double seconds = 0;
     uint64_t count = 0;

@@ -38,7 +38,6 @@
 #include "daemon/core/quota.h"
 #include "daemon/core/registry.h"
 #include "daemon/core/requests.h"
-#include "daemon/core/snapshot.h"
 #include "daemon/core/space.h"
 #include "daemon/core/spill_book.h"
 #include "daemon/core/supply.h"

@@ -13,11 +13,6 @@
 namespace hoistd {
 namespace {
 
-// Each image has a file of its own: free space is one piece.
-uint64_t FreeOnDisk(const TierSnapshot& disk) {
-  return disk.capacity_bytes - std::min(disk.capacity_bytes, disk.used_bytes);
-}
-
 // Bytes of sheets that these spans cover more than once.
 uint64_t DoubledBytes(std::vector<std::pair<SheetKey, SheetRange>> spans) {
   std::sort(spans.begin(), spans.end(), [](const auto& a, const auto& b) {
@@ -38,19 +33,56 @@ uint64_t DoubledBytes(std::vector<std::pair<SheetKey, SheetRange>> spans) {
 
 }  // namespace
 
-TierSnapshot NodePicture::SnapshotTier(TierAt at) const {
-  TierSnapshot tier;
+TierUse NodePicture::UseOf(TierAt at, absl::Time now) const {
+  return at.tier == Tier::kDisk ? UseOfDisk(now) : UseOfMemory(at);
+}
+
+std::vector<TierUse> NodePicture::Tiers(absl::Time now) const {
+  std::vector<TierUse> tiers;
+  for (uint32_t d = 0; d < node_.devices.size(); ++d) {
+    tiers.push_back(UseOfMemory(OnDevice(DeviceIndex(d))));
+  }
+  tiers.push_back(UseOfMemory(OnHost()));
+  tiers.push_back(UseOfDisk(now));
+  return tiers;
+}
+
+TierUse NodePicture::UseOfDisk(absl::Time now) const {
+  TierUse disk;
+  disk.at = OnDisk();
+  disk.capacity_bytes = node_.space.CapacityOf(disk.at);
+  bool unsaved = false;
+  for (const auto& [id, model] : node_.copies.models()) {
+    for (const GroupEntry& group : model->groups) {
+      unsaved = unsaved || group.unsaved();
+      if (!group.spilled.has_value()) continue;
+      disk.used_bytes += group.group->image_bytes;
+      disk.holders.push_back(
+          {absl::StrCat(model->model->spec->name, "/", group.group->name),
+           group.group->image_bytes});
+    }
+  }
+  // Each image has a file of its own: free space is one piece.
+  disk.largest_free_bytes =
+      disk.capacity_bytes - std::min(disk.capacity_bytes, disk.used_bytes);
+  if (node_.spill.full() && unsaved) {
+    disk.full_for =
+        std::max(now - node_.spill.full_since(), absl::Milliseconds(1));
+  }
+  return disk;
+}
+
+TierUse NodePicture::UseOfMemory(TierAt at) const {
+  TierUse tier;
   tier.at = at;
   tier.capacity_bytes = node_.space.CapacityOf(at);
-  if (at.tier != Tier::kDisk) {
-    tier.used_bytes = node_.space.UsedOf(at);
-    tier.largest_free_bytes = node_.space.LargestFreeOf(at);
-    tier.allocated_bytes = node_.space.AllocatedOf(at);
-  }
+  tier.used_bytes = node_.space.UsedOf(at);
+  tier.largest_free_bytes = node_.space.LargestFreeOf(at);
+  tier.allocated_bytes = node_.space.AllocatedOf(at);
   if (at.tier == Tier::kDevice) {
     tier.kept_arena_bytes = node_.space.device(at.device).free_writable();
   }
-  SnapshotCopies(tier);
+  AddCopies(tier);
   for (const auto& [id, plan] : node_.tenure.plans().standing()) {
     if (at != OnDevice(plan.grant.device) || plan.grant.ring_bytes == 0) {
       continue;
@@ -91,7 +123,7 @@ TierSnapshot NodePicture::SnapshotTier(TierAt at) const {
 }
 
 // Counts shared bytes once, for their first user.
-void NodePicture::SnapshotCopies(TierSnapshot& tier) const {
+void NodePicture::AddCopies(TierUse& tier) const {
   std::set<OwnerId> leased;
   std::set<OwnerId> pinned;
   std::vector<std::pair<SheetKey, SheetRange>> on_device;
@@ -140,132 +172,15 @@ void NodePicture::SnapshotCopies(TierSnapshot& tier) const {
   tier.doubled_bytes = DoubledBytes(std::move(on_device));
 }
 
-PlanSnapshot NodePicture::SnapshotPlan(PlanId id,
-                                       const StandingPlan& plan) const {
-  const PlanGrant& grant = plan.grant;
-  PlanSnapshot p;
-  p.id = id;
-  p.session = plan.session;
-  if (const auto* session = node_.tenure.sessions().Find(plan.session)) {
-    p.client_name = session->args.client_name;
-  }
-  if (const ModelEntry* model = node_.copies.FindModel(grant.model)) {
-    p.model = model->model->spec->name;
-  }
-  p.device = grant.device;
-  p.budget_bytes = grant.budget_bytes;
-  p.resident_bytes = grant.resident_bytes;
-  p.ring_bytes = grant.ring_bytes;
-  p.streamed_bytes = grant.streamed_bytes;
-  p.groups = static_cast<uint32_t>(grant.groups.size());
-  p.lead = grant.lead;
-  for (const PlannedGroup& group : grant.groups) {
-    if (!group.resident) ++p.streamed_groups;
-  }
-  for (const GroupIndex group : plan.held) {
-    p.held_bytes += node_.copies.SpaceOf({grant.model, group});
-  }
-  return p;
-}
-
-SessionSnapshot NodePicture::SnapshotSession(
-    SessionId id, const SessionBook::Session& session, absl::Time now) const {
-  SessionSnapshot s;
-  s.id = id;
-  s.client_name = session.args.client_name;
-  s.via = session.args.peer.via;
-  s.uid = session.uid();
-  s.pid = session.args.peer.pid;
-  s.age = now - session.opened;
-  s.leases = static_cast<uint32_t>(session.leases.size());
-  for (const LeaseId lease : session.leases) {
-    s.leased_bytes +=
-        node_.copies
-            .FindGroup(node_.tenure.sessions().FindLease(lease)->copy.key)
-            ->group->image_bytes;
-  }
-  s.device_budget_bytes = session.args.device_budget_bytes;
-  s.waiting = session.waiting;
-  s.plans = static_cast<uint32_t>(node_.tenure.plans().LiveOf(id).size());
-  for (const ArenaId arena : node_.arenas.Of(id)) {
-    ++s.arenas;
-    s.arena_bytes += node_.arenas.At(arena).bytes;
-  }
-  return s;
-}
-
-absl::StatusOr<SessionSnapshot> NodePicture::Look(SessionId session,
-                                                  const Peer& asker,
-                                                  absl::Time now) const {
+absl::StatusOr<const SessionBook::Session*> NodePicture::FindSession(
+    SessionId session, const Peer& asker) const {
   const SessionBook::Session* found = node_.tenure.sessions().Find(session);
   if (found == nullptr || (!asker.admin && found->uid() != asker.uid)) {
     return absl::NotFoundError(absl::StrCat(
         "there is no session ", session.number(),
         asker.admin ? "" : " of yours", "; `hoistctl sessions` lists them"));
   }
-  return SnapshotSession(session, *found, now);
-}
-
-NodeSnapshot NodePicture::Snapshot(absl::Time now) const {
-  NodeSnapshot snapshot;
-  snapshot.draining = node_.tenure.draining();
-  snapshot.counters = node_.counters;
-  for (uint32_t d = 0; d < node_.devices.size(); ++d) {
-    snapshot.tiers.push_back(SnapshotTier(OnDevice(DeviceIndex(d))));
-  }
-  snapshot.tiers.push_back(SnapshotTier(OnHost()));
-  TierSnapshot disk = SnapshotTier(OnDisk());  // Its contents follow below.
-  for (const auto& [id, entry] : node_.copies.models()) {
-    const Model& model = *entry->model;
-    ModelSnapshot m;
-    m.id = model.id;
-    m.name = model.spec->name;
-    m.fingerprint = model.spec->fingerprint;
-    m.readers = model.readers;
-    m.owner = model.owner;
-    m.image_bytes = model.spec->image_bytes;
-    m.published = model.spec->published;
-    m.files = model.spec->files;
-    m.missing_groups = entry->missing();
-    for (uint32_t g = 0; g < entry->groups.size(); ++g) {
-      const GroupEntry& group = entry->groups[g];
-      if (IsMissing(*group.group)) continue;
-      GroupSnapshot s;
-      s.name = group.group->name;
-      s.index = GroupIndex(g);
-      s.image_bytes = group.group->image_bytes;
-      s.tensors = static_cast<uint32_t>(group.group->tensors.size());
-      s.block_types = BlockTypesOf(*group.group);
-      for (const auto& [place, copy] : group.copies) {
-        if (copy.state == Residency::kAbsent) continue;
-        s.copies.push_back({place.at, copy.state, copy.leases, copy.pinned});
-      }
-      if (group.spilled.has_value()) {
-        s.copies.push_back({OnDisk(), Residency::kPresent, 0, false});
-        disk.used_bytes += group.group->image_bytes;
-        disk.holders.push_back(
-            {absl::StrCat(m.name, "/", s.name), group.group->image_bytes});
-      }
-      if (!group.lost.ok()) {
-        s.copies.push_back({OnDisk(), Residency::kLost, 0, false});
-      }
-      m.groups.push_back(std::move(s));
-    }
-    snapshot.models.push_back(std::move(m));
-  }
-  disk.largest_free_bytes = FreeOnDisk(disk);
-  if (node_.spill.full() && snapshot.tiers.back().unsaved_bytes > 0) {
-    disk.full_for =
-        std::max(now - node_.spill.full_since(), absl::Milliseconds(1));
-  }
-  snapshot.tiers.push_back(std::move(disk));
-  for (const auto& [id, session] : node_.tenure.sessions().all()) {
-    snapshot.sessions.push_back(SnapshotSession(id, session, now));
-  }
-  for (const auto& [id, plan] : node_.tenure.plans().standing()) {
-    if (!plan.ended) snapshot.plans.push_back(SnapshotPlan(id, plan));
-  }
-  return snapshot;
+  return found;
 }
 
 absl::StatusOr<std::vector<CopyRef>> NodePicture::Select(

@@ -18,7 +18,6 @@
 #include "daemon/core/device_names.h"
 #include "daemon/core/incoming_book.h"
 #include "daemon/core/node_options.h"
-#include "daemon/core/snapshot.h"
 #include "daemon/core/space.h"
 #include "daemon/core/spill_book.h"
 #include "daemon/core/supply.h"
@@ -45,17 +44,46 @@ struct NodeBooks {
   const Counters& counters;
 };
 
+// A named holder of a tier's bytes.
+struct Holder {
+  std::string name;  // "minilm/encoder.layer.0".
+  uint64_t bytes = 0;
+};
+
+// What uses a tier, summed over its copies.
+struct TierUse {
+  TierAt at;
+  uint64_t capacity_bytes = 0;
+  uint64_t used_bytes = 0;  // The sum of `holders`.
+  uint64_t leased_bytes = 0;
+  uint64_t pinned_bytes = 0;
+  uint64_t largest_free_bytes = 0;
+  uint64_t allocated_bytes = 0;  // Device: in slabs. Host: ready.
+  // Host: bytes saved by sharing between groups of different groupings.
+  uint64_t shared_bytes = 0;
+  // Device: bytes of files that lie there again for other groupings.
+  uint64_t doubled_bytes = 0;
+  uint64_t unsaved_bytes = 0;  // Host: published, and not on disk.
+  // Disk: how long it has had no room for those; 0: it has room.
+  absl::Duration full_for;
+  // In place: of arenas, open or kept for reuse.
+  uint64_t arena_bytes = 0;
+  uint64_t kept_arena_bytes = 0;
+  std::vector<Holder> holders;
+};
+
 // Threads: as Node, which it only reads.
 // Bounds:  looks at all copies of a tier.
 class NodePicture {
  public:
   explicit NodePicture(const NodeBooks& node) : node_(node) {}
 
-  NodeSnapshot Snapshot(absl::Time now) const;
-  TierSnapshot SnapshotTier(TierAt at) const;
-  // As `asker` may see it. NotFound: the session is not visible to it.
-  absl::StatusOr<SessionSnapshot> Look(SessionId session, const Peer& asker,
-                                       absl::Time now) const;
+  TierUse UseOf(TierAt at, absl::Time now) const;
+  // The devices', the host's, then the disk's.
+  std::vector<TierUse> Tiers(absl::Time now) const;
+  // NotFound: the session is not visible to `asker`.
+  absl::StatusOr<const SessionBook::Session*> FindSession(
+      SessionId session, const Peer& asker) const;
   // The existing copies that `which` names, or all possible ones.
   absl::StatusOr<std::vector<CopyRef>> Select(const CopySelector& which,
                                               bool existing_only) const;
@@ -70,11 +98,9 @@ class NodePicture {
   struct Shares;  // A tier's use as an asker may know it.
 
   // node_picture.cc
-  void SnapshotCopies(TierSnapshot& tier) const;
-  SessionSnapshot SnapshotSession(SessionId id,
-                                  const SessionBook::Session& session,
-                                  absl::Time now) const;
-  PlanSnapshot SnapshotPlan(PlanId id, const StandingPlan& plan) const;
+  TierUse UseOfMemory(TierAt at) const;
+  TierUse UseOfDisk(absl::Time now) const;
+  void AddCopies(TierUse& tier) const;
 
   // node_explain.cc
   std::string Explain(TierAt at, uint64_t bytes, const Peer* asker) const;

@@ -9,23 +9,23 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/time/time.h"
+#include "daemon/core/node_event.h"
 #include "daemon/core/requests.h"
-#include "daemon/core/snapshot.h"
 #include "daemon/plan/link_share.h"
 #include "daemon/types/ids.h"
 #include "daemon/types/tier.h"
 
 namespace hoistd {
 
-class Node;
+struct NodeView;
 
 // Ends a session: tells its client to release its holdings and close it; only
-// then is its memory given to others. Answered after that, with the session's
-// last state. NotFound: no session visible to `asker`. FailedPrecondition: its
-// client does not listen (gRPC's do not). Aborted: a later request for its end
-// replaced this one, and gets the answer.
+// then is its memory given to others. Answered after that. NotFound: no session
+// visible to `asker`. FailedPrecondition: its client does not listen (gRPC's do
+// not). Aborted: a later request for its end replaced this one, and gets the
+// answer.
 struct EndSessionArgs {
-  using Result = SessionSnapshot;
+  using Result = void;
 
   Peer asker;  // Need not be an admin, for a user's own sessions.
   SessionId session;
@@ -51,17 +51,14 @@ struct WakeArgs {
   SessionId session;
 };
 
-struct SnapshotArgs {
-  using Result = NodeSnapshot;
-};
-
 // Runs `look` on the engine's thread, in the order of requests, so a reader
-// fills its own message from the books. It must keep no reference to them, and
-// take no longer than an eviction: one visit of all copies.
+// fills its own message from the books (engine/node_view.h). It must keep no
+// reference to them, not block, and take no longer than an eviction: one visit
+// of all copies.
 struct LookArgs {
   using Result = void;
 
-  absl::AnyInvocable<void(const Node&, absl::Time now)> look;
+  absl::AnyInvocable<void(const NodeView&)> look;
 };
 
 // Brings all groups of a model up to `to`; evicts idle copies of other models,
@@ -137,9 +134,9 @@ struct UnsubscribeArgs {
 
 // All requests of admins, as SessionRequest.
 using AdminRequest =
-    std::variant<EndSessionArgs, SleepArgs, WakeArgs, SnapshotArgs, LookArgs,
-                 LoadArgs, CheckArgs, PinArgs, UnpinArgs, EvictArgs,
-                 SetShareArgs, SetDrainingArgs, SubscribeArgs, UnsubscribeArgs>;
+    std::variant<EndSessionArgs, SleepArgs, WakeArgs, LookArgs, LoadArgs,
+                 CheckArgs, PinArgs, UnpinArgs, EvictArgs, SetShareArgs,
+                 SetDrainingArgs, SubscribeArgs, UnsubscribeArgs>;
 
 }  // namespace hoistd
 

@@ -222,8 +222,8 @@ void Engine::RefusePending() {
   for (auto& [session, resuming] : std::exchange(resuming_, {})) {
     AnswerResumed(std::move(resuming));
   }
-  for (auto& [session, ending] : std::exchange(ending_, {})) {
-    ending.done(absl::UnavailableError("hoistd is stopping"));
+  for (auto& [session, done] : std::exchange(ending_, {})) {
+    done(absl::UnavailableError("hoistd is stopping"));
   }
 }
 

@@ -24,6 +24,7 @@
 #include "daemon/engine/engine_log.h"
 #include "daemon/engine/model_opener.h"
 #include "daemon/engine/node_trace.h"
+#include "daemon/engine/node_view.h"
 #include "daemon/engine/note_ring.h"
 #include "daemon/engine/permit_book.h"
 #include "daemon/engine/read_ahead.h"
@@ -213,7 +214,7 @@ class Engine final : public EngineApi, private Loop {
   void Start(Call<LoadArgs> call, Effects& effects);
   void Start(Call<CheckArgs> call, Effects& effects);
   void Start(Call<PinArgs> call, Effects& effects);
-  NodeSnapshot Snapshot();
+  NodeView View() const;
   absl::StatusOr<CopyTotals> Unpin(const CopySelector& which, Effects& effects);
   absl::StatusOr<CopyTotals> Evict(const EvictArgs& args, Effects& effects);
   absl::StatusOr<ShareChanged> SetShare(const SetShareArgs& args);
@@ -238,7 +239,9 @@ class Engine final : public EngineApi, private Loop {
   void Handle(Event& event);
   void MeasureNext(std::shared_ptr<MeasureWalk> walk, Done<NodeMeasure> done);
   void Refused(const absl::Status& status);
-  LinkSnapshot SnapshotLink(DeviceIndex device) const;
+  // Of all links, by device.
+  std::vector<LinkStats> LinksNow() const;
+  Counters CountersNow() const;
   void Carry(Effects effects);
   void ReportSpillFailure(const NodeEvent& event);
   void LogAnswer(const Answer& answer, const Pending& asked);
@@ -281,11 +284,7 @@ class Engine final : public EngineApi, private Loop {
   std::map<SessionId, Resuming> resuming_;
   SessionWords words_{node_};
   // Sessions told to end, and the request that waits for it.
-  struct Ending {
-    SessionSnapshot was;
-    Done<SessionSnapshot> done;
-  };
-  std::map<SessionId, Ending> ending_;
+  std::map<SessionId, Done<void>> ending_;
   std::map<uint64_t, absl::AnyInvocable<void(const NodeEvent&)>> watchers_;
   uint64_t last_id_ = 0;
   uint64_t moving_ = 0;       // Transfers under way.

@@ -8,34 +8,45 @@
 #include "daemon/engine/engine.h"
 
 namespace hoistd {
-namespace {
 
-void AddLane(const LaneStats& lane, PlanSnapshot& plan) {
-  plan.share = lane.share;
-  plan.copied_bytes = lane.copied_bytes;
-  plan.bytes_per_second = lane.bytes_per_second;
-  plan.loads = lane.loads;
-  plan.served_in_place = lane.served_in_place;
-  plan.skipped = lane.skipped;
-  plan.wasted_loads = lane.wasted_loads;
-  plan.host_waits = lane.host_waits;
-  plan.captured = lane.captured;
+Counters Engine::CountersNow() const {
+  Counters counters = node_.books().counters;
+  counters.slow_events = slow_events_;
+  counters.longest_event = longest_event_;
+  for (const auto& link : parts_.mover.links) {
+    counters.host_to_device_bytes += link->copied_bytes(LinkClass::kPlans);
+  }
+  return counters;
 }
 
-}  // namespace
+std::vector<LinkStats> Engine::LinksNow() const {
+  std::vector<LinkStats> links;
+  for (const auto& link : parts_.mover.links) {
+    LinkStats& of = links.emplace_back();
+    of.device = DeviceIndex(static_cast<uint32_t>(links.size() - 1));
+    of.plan_bytes = link->copied_bytes(LinkClass::kPlans);
+    of.lease_bytes = link->copied_bytes(LinkClass::kLeases);
+    of.background_bytes = link->copied_bytes(LinkClass::kBackground);
+    const PermitDesk::Totals own = permits_.Totals(of.device);
+    of.own_bytes = own.copied_bytes;
+    of.own_read_bytes = own.read_bytes;
+    of.bytes_per_second = static_cast<uint64_t>(link->Rate());
+    of.read_bytes_per_second = static_cast<uint64_t>(link->ReadRate());
+    of.load_max_bytes_per_second = link->load_rate();
+  }
+  return links;
+}
 
-LinkSnapshot Engine::SnapshotLink(DeviceIndex device) const {
-  const Link& link = *parts_.mover.links[device.number()];
-  LinkSnapshot of;
-  of.device = device;
-  of.plan_bytes = link.copied_bytes(LinkClass::kPlans);
-  of.lease_bytes = link.copied_bytes(LinkClass::kLeases);
-  of.background_bytes = link.copied_bytes(LinkClass::kBackground);
-  of.bytes_per_second = static_cast<uint64_t>(link.Rate());
-  of.read_bytes_per_second = static_cast<uint64_t>(link.ReadRate());
-  of.load_max_bytes_per_second = link.load_rate();
-  permits_.Describe(device, of);
-  return of;
+NodeView Engine::View() const {
+  NodeView view{node_, Now(), CountersNow(), LinksNow(), {}, {}};
+  for (const LinkStats& link : view.links) {
+    view.permits.push_back(permits_.Stats(link.device));
+  }
+  for (const std::unique_ptr<Streamer>& streamer : streamers_) {
+    const std::vector<LaneStats> lanes = streamer->Stats();
+    view.lanes.insert(view.lanes.end(), lanes.begin(), lanes.end());
+  }
+  return view;
 }
 
 void Engine::Accept(AdminCall call) {
@@ -47,15 +58,12 @@ void Engine::Accept(AdminCall call) {
 void Engine::Serve(AdminCall& call, Effects& effects) {
   std::visit(
       Overloaded{
-          [&](Call<SnapshotArgs>& c) { c.done(Snapshot()); },
           [&](Call<LookArgs>& c) {
-            c.args.look(node_, Now());
+            c.args.look(View());
             c.done(absl::OkStatus());
           },
-          [&](Call<SleepArgs>& c) {
-            c.done(words_.Sleep(c.args, Now(), effects));
-          },
-          [&](Call<WakeArgs>& c) { c.done(words_.WakeUp(c.args, Now())); },
+          [&](Call<SleepArgs>& c) { c.done(words_.Sleep(c.args, effects)); },
+          [&](Call<WakeArgs>& c) { c.done(words_.WakeUp(c.args)); },
           [&](Call<UnpinArgs>& c) { c.done(Unpin(c.args.which, effects)); },
           [&](Call<EvictArgs>& c) { c.done(Evict(c.args, effects)); },
           [&](Call<SetShareArgs>& c) { c.done(SetShare(c.args)); },
@@ -83,45 +91,20 @@ void Engine::Serve(AdminCall& call, Effects& effects) {
 void Engine::Start(Call<EndSessionArgs> call, Effects&) {
   auto& [args, done] = call;
   const SessionId session = args.session;
-  auto was = words_.Look(session, args.asker, Now());
-  if (!was.ok()) return done(was.status());
+  absl::Status status = words_.Check(session, args.asker);
+  if (!status.ok()) return done(std::move(status));
   if (auto before = ending_.extract(session)) {
-    before.mapped().done(absl::AbortedError(
+    before.mapped()(absl::AbortedError(
         absl::StrCat("somebody else has asked for the end of session ",
                      session.number(), " since, and is told")));
   }
-  ending_[session] = {*std::move(was), std::move(done)};
+  ending_[session] = std::move(done);
   words_.Say(session, absl::UnavailableError(absl::StrCat(
                           args.asker.admin ? "an admin" : "its user", " (uid ",
                           args.asker.uid.number(),
                           ") has ended this session; what it had is given "
                           "back, and what was in "
                           "use is void. Connect, or attach, again to go on")));
-}
-
-NodeSnapshot Engine::Snapshot() {
-  NodeSnapshot snapshot = node_.picture().Snapshot(Now());
-  snapshot.counters.slow_events = slow_events_;
-  snapshot.counters.longest_event = longest_event_;
-  for (size_t i = 0; i < parts_.mover.links.size(); ++i) {
-    snapshot.links.push_back(
-        SnapshotLink(DeviceIndex(static_cast<uint32_t>(i))));
-    for (PermitSnapshot& permit : snapshot.links.back().permits) {
-      for (const SessionSnapshot& session : snapshot.sessions) {
-        if (session.id != permit.session) continue;
-        permit.client_name = session.client_name;
-      }
-    }
-    snapshot.counters.host_to_device_bytes += snapshot.links.back().plan_bytes;
-  }
-  for (const std::unique_ptr<Streamer>& streamer : streamers_) {
-    for (const LaneStats& lane : streamer->Stats()) {
-      for (PlanSnapshot& plan : snapshot.plans) {
-        if (plan.id == lane.plan) AddLane(lane, plan);
-      }
-    }
-  }
-  return snapshot;
 }
 
 // Brings up copies for an admin, kWindow at a time: a session's request never

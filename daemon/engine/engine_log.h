@@ -14,7 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "daemon/core/effects.h"
-#include "daemon/core/snapshot.h"
+#include "daemon/core/node_event.h"
 #include "daemon/core/transfer.h"
 #include "daemon/types/ids.h"
 

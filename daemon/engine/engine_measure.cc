@@ -25,14 +25,10 @@ void Engine::MeasureNext(std::shared_ptr<MeasureWalk> walk,
         }
         NodeMeasure& found = walk->found;
         found.events = handled_;
-        found.counters.slow_events = slow_events_;
-        found.counters.longest_event = longest_event_;
+        found.counters = CountersNow();
         found.slow_events = slow_event_times_;
         found.refused = refused_;
-        for (size_t i = 0; i < parts_.mover.links.size(); ++i) {
-          found.links.push_back(
-              SnapshotLink(DeviceIndex(static_cast<uint32_t>(i))));
-        }
+        found.links = LinksNow();
         for (const std::unique_ptr<Streamer>& streamer : streamers_) {
           const LaneBoard::Totals totals = streamer->Totals();
           found.waits.push_back({absl::ToDoubleSeconds(totals.waited),

@@ -48,7 +48,7 @@ void Engine::CloseSession(SessionId session) {
       it = pending_.erase(it);
     }
     if (auto ended = ending_.extract(session)) {
-      ended.mapped().done(std::move(ended.mapped().was));
+      ended.mapped()(absl::OkStatus());
     }
   });
 }

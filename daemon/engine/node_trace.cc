@@ -12,15 +12,13 @@ constexpr absl::Duration kBetweenSamples = absl::Milliseconds(10);
 }  // namespace
 
 void NodeTrace::Begin(absl::Time now) {
-  NodeSnapshot snapshot = node_.picture().Snapshot(now);
-  for (SessionSnapshot& session : snapshot.sessions) {
-    recorder_->Name(TraceSession{session.id, std::move(session.client_name),
-                                 std::move(session.via), session.uid,
-                                 session.pid});
+  for (const auto& [id, session] : node_.tenure().sessions().all()) {
+    const Peer& peer = session.args.peer;
+    recorder_->Name(TraceSession{id, session.args.client_name, peer.via,
+                                 peer.uid, peer.pid});
   }
-  for (const PlanSnapshot& plan : snapshot.plans) {
-    const PlanGrant* grant = node_.tenure().FindPlan(plan.id);
-    if (grant != nullptr) NamePlan(*grant, plan.session);
+  for (const auto& [id, plan] : node_.tenure().plans().standing()) {
+    if (!plan.ended) NamePlan(plan.grant, plan.session);
   }
   sampled_at_ = absl::InfinitePast();
   used_.clear();

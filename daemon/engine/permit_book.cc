@@ -98,22 +98,14 @@ absl::StatusOr<ShareChanged> PermitBook::SetShare(PermitId id,
   return changed;
 }
 
-void PermitBook::Describe(DeviceIndex device, LinkSnapshot& link) const {
+std::vector<PermitStats> PermitBook::Stats(DeviceIndex device) const {
   const PermitDesk* desk = desks_[device.number()].get();
-  if (desk == nullptr) return;
-  const PermitDesk::Totals totals = desk->AllTotals();
-  link.own_bytes = totals.copied_bytes;
-  link.own_read_bytes = totals.read_bytes;
-  for (const PermitStats& stats : desk->Stats()) {
-    link.permits.push_back({.id = stats.id,
-                            .session = stats.session,
-                            .client_name = {},
-                            .share = stats.share,
-                            .copied_bytes = stats.copied_bytes,
-                            .read_bytes = stats.read_bytes,
-                            .grants = stats.grants,
-                            .late_grants = stats.late});
-  }
+  return desk == nullptr ? std::vector<PermitStats>() : desk->Stats();
+}
+
+PermitDesk::Totals PermitBook::Totals(DeviceIndex device) const {
+  const PermitDesk* desk = desks_[device.number()].get();
+  return desk == nullptr ? PermitDesk::Totals() : desk->AllTotals();
 }
 
 }  // namespace hoistd

@@ -11,7 +11,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "daemon/core/requests.h"
-#include "daemon/core/snapshot.h"
 #include "daemon/permit/permit_desk.h"
 #include "daemon/plan/link_share.h"
 #include "daemon/types/ids.h"
@@ -56,8 +55,9 @@ class PermitBook {
   // NotFound.
   absl::StatusOr<ShareChanged> SetShare(PermitId id, const ShareChange& change);
 
-  // The device's permits, without clients' names, and bytes copied.
-  void Describe(DeviceIndex device, LinkSnapshot& link) const;
+  // Of the device's permits: those open now, and the bytes copied by all.
+  std::vector<PermitStats> Stats(DeviceIndex device) const;
+  PermitDesk::Totals Totals(DeviceIndex device) const;
 
  private:
   struct Entry {

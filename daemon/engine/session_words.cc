@@ -15,21 +15,18 @@ void SessionWords::Say(SessionId session, const SessionWord& word) {
   if (listener != listeners_.end()) listener->second(word);
 }
 
-absl::StatusOr<SessionSnapshot> SessionWords::Look(SessionId session,
-                                                   const Peer& asker,
-                                                   absl::Time now) const {
-  HOIST_ASSIGN_OR_RETURN(SessionSnapshot seen,
-                         node_.picture().Look(session, asker, now));
-  if (listeners_.contains(session)) return seen;
+absl::Status SessionWords::Check(SessionId session, const Peer& asker) const {
+  HOIST_ASSIGN_OR_RETURN(const SessionBook::Session* const seen,
+                         node_.picture().FindSession(session, asker));
+  if (listeners_.contains(session)) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
-      "session ", session.number(), " came by ", seen.via,
+      "session ", session.number(), " came by ", seen->args.peer.via,
       " and cannot be asked to let go; cancel its call, or end its process"));
 }
 
 absl::StatusOr<PlanTotals> SessionWords::Sleep(const SleepArgs& args,
-                                               absl::Time now,
                                                Effects& effects) const {
-  HOIST_RETURN_IF_ERROR(Look(args.session, args.asker, now).status());
+  HOIST_RETURN_IF_ERROR(Check(args.session, args.asker));
   const PlanTotals totals =
       node_.tenure().reclaim().Ask(args.session, args.idle, effects);
   if (totals.asked > 0) return totals;
@@ -40,8 +37,8 @@ absl::StatusOr<PlanTotals> SessionWords::Sleep(const SleepArgs& args,
                          "device, without zero-copy weights or a pipeline"));
 }
 
-absl::Status SessionWords::WakeUp(const WakeArgs& args, absl::Time now) {
-  HOIST_RETURN_IF_ERROR(Look(args.session, args.asker, now).status());
+absl::Status SessionWords::WakeUp(const WakeArgs& args) {
+  HOIST_RETURN_IF_ERROR(Check(args.session, args.asker));
   Say(args.session, Wake{args.session});
   return absl::OkStatus();
 }

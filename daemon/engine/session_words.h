@@ -30,13 +30,12 @@ class SessionWords {
   // Nothing if its client does not listen.
   void Say(SessionId session, const SessionWord& word);
 
-  // The session, if `asker` may see it and its client listens. NotFound,
-  // FailedPrecondition.
-  absl::StatusOr<SessionSnapshot> Look(SessionId session, const Peer& asker,
-                                       absl::Time now) const;
-  absl::StatusOr<PlanTotals> Sleep(const SleepArgs& args, absl::Time now,
+  // NotFound: `asker` may not see the session. FailedPrecondition: its client
+  // does not listen.
+  absl::Status Check(SessionId session, const Peer& asker) const;
+  absl::StatusOr<PlanTotals> Sleep(const SleepArgs& args,
                                    Effects& effects) const;
-  absl::Status WakeUp(const WakeArgs& args, absl::Time now);
+  absl::Status WakeUp(const WakeArgs& args);
 
  private:
   const Node& node_;

@@ -229,7 +229,7 @@ void Renderer::Streams() {
 void Renderer::Bytes() {
   out_.Counter("hoist_link_bytes_total",
                "Copied from the host to a device, by what for.");
-  for (const LinkSnapshot& link : node_.links) {
+  for (const LinkStats& link : node_.links) {
     const std::string device = DeviceLabel(InfoOf(link.device.number()));
     if (device.empty()) continue;
     out_.Sample(link.plan_bytes, {{"device", device}, {"class", "plans"}});
@@ -242,7 +242,7 @@ void Renderer::Bytes() {
       "hoist_link_worker_read_bytes_total",
       "Copied from a device to the host by workers themselves, as they "
       "tell.");
-  for (const LinkSnapshot& link : node_.links) {
+  for (const LinkStats& link : node_.links) {
     const std::string device = DeviceLabel(InfoOf(link.device.number()));
     if (device.empty()) continue;
     out_.Sample(link.own_read_bytes, {{"device", device}});

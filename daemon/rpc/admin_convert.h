@@ -1,5 +1,5 @@
 // Converts admin.proto messages to the daemon's values and back. daemon/convert
-// does this for types.proto.
+// does this for types.proto; NodeReader fills what describes the node.
 #ifndef HOIST_DAEMON_RPC_ADMIN_CONVERT_H_
 #define HOIST_DAEMON_RPC_ADMIN_CONVERT_H_
 
@@ -7,8 +7,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "daemon/core/node_event.h"
 #include "daemon/core/requests.h"
-#include "daemon/core/snapshot.h"
 #include "daemon/engine/engine_api.h"
 #include "grpcpp/support/status.h"
 #include "hoist/v1/admin.pb.h"
@@ -34,20 +34,6 @@ std::string ShareOfText(const hoist::v1::SetShareRequest& request);
 absl::StatusOr<ShareChange> ShareChangeFromProto(
     const hoist::v1::ShareChange& change);
 
-// The model that `asker` means by `name` (MeantBy). NotFound.
-absl::StatusOr<const ModelSnapshot*> FindModel(const NodeSnapshot& snapshot,
-                                               const Peer& asker,
-                                               const std::string& name);
-
-void StatusToProto(const NodeFacts& facts, const NodeNotes& notes,
-                   absl::Time now, const NodeSnapshot& snapshot,
-                   hoist::v1::NodeStatus* out);
-void SummaryToProto(const ModelSnapshot& model, hoist::v1::ModelSummary* out);
-void GroupStatusToProto(const GroupSnapshot& group,
-                        hoist::v1::GroupStatus* out);
-void SessionToProto(const SessionSnapshot& session,
-                    hoist::v1::SessionStatus* out);
-void PlanStatusToProto(const PlanSnapshot& plan, hoist::v1::PlanStatus* out);
 void ProgressToProto(const LoadProgress& progress,
                      hoist::v1::LoadProgress* out);
 void CheckProgressToProto(const CheckProgress& progress,

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <functional>
-#include <set>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/status.h"
@@ -14,6 +14,7 @@
 #include "daemon/rpc/end_call.h"
 #include "daemon/rpc/load_call.h"
 #include "daemon/rpc/node_explainer.h"
+#include "daemon/rpc/node_reader.h"
 #include "daemon/rpc/trace_call.h"
 #include "daemon/rpc/unary_call.h"
 #include "daemon/rpc/watch_call.h"
@@ -26,29 +27,31 @@ using Reactor = grpc::ServerUnaryReactor;
 
 template <typename Response>
 using Fill =
-    std::function<absl::Status(const NodeSnapshot&, const Peer&, Response*)>;
+    std::function<absl::Status(const NodeView&, const Peer&, Response*)>;
 
-// Answers `peer`, if it is allowed to ask, from a snapshot. A work thread
-// converts the snapshot to the response.
+// Answers `peer`, if it is allowed to ask, with what `fill` reads from the
+// books. The message's encoding is a work thread's.
 template <typename Response>
-Reactor* FromSnapshot(const std::shared_ptr<CallEnv>& env,
-                      absl::StatusOr<Peer> peer, Response* response,
-                      Fill<Response> fill) {
+Reactor* FromBooks(const std::shared_ptr<CallEnv>& env,
+                   absl::StatusOr<Peer> peer, Response* response,
+                   Fill<Response> fill) {
   auto call = UnaryCall<Response>::Start(response);
   if (!peer.ok()) {
     call->Fail(peer.status());
     return call.get();
   }
-  env->engine.Ask(SnapshotArgs{}, [env, call, fill, peer = *peer](
-                                      absl::StatusOr<NodeSnapshot> snapshot) {
-    if (!snapshot.ok()) return call->Fail(snapshot.status());
-    env->queue.Post([call, fill, peer, snapshot = *std::move(snapshot)] {
-      Response out;
-      const absl::Status status = fill(snapshot, peer, &out);
-      if (!status.ok()) return call->Fail(status);
-      call->Reply(std::move(out));
-    });
-  });
+  env->engine.Ask(LookArgs{[env, call, fill = std::move(fill),
+                            peer = *std::move(peer)](const NodeView& view) {
+                    Response out;
+                    const absl::Status status = fill(view, peer, &out);
+                    if (!status.ok()) return call->Fail(status);
+                    env->queue.Post([call, out = std::move(out)]() mutable {
+                      call->Reply(std::move(out));
+                    });
+                  }},
+                  [call](absl::Status looked) {
+                    if (!looked.ok()) call->Fail(looked);
+                  });
   return call.get();
 }
 
@@ -127,12 +130,10 @@ absl::StatusOr<LoadWish> WishFromProto(const pb::LoadRequest& request) {
 
 Reactor* AdminService::Status(Context* context, const pb::StatusRequest*,
                               pb::NodeStatus* response) {
-  auto env = env_;
-  return FromSnapshot<pb::NodeStatus>(
+  return FromBooks<pb::NodeStatus>(
       env_, env_->AdminOf(*context), response,
-      [env](const NodeSnapshot& snapshot, const Peer&, pb::NodeStatus* out) {
-        StatusToProto(env->engine.facts(), env->engine.notes(),
-                      env->engine.Now(), snapshot, out);
+      [env = env_](const NodeView& view, const Peer&, pb::NodeStatus* out) {
+        NodeReader(view).Status(env->engine.facts(), env->engine.notes(), out);
         return absl::OkStatus();
       });
 }
@@ -140,13 +141,10 @@ Reactor* AdminService::Status(Context* context, const pb::StatusRequest*,
 Reactor* AdminService::ListModels(Context* context,
                                   const pb::ListModelsRequest*,
                                   pb::ListModelsResponse* response) {
-  return FromSnapshot<pb::ListModelsResponse>(
+  return FromBooks<pb::ListModelsResponse>(
       env_, env_->AdminOf(*context), response,
-      [](const NodeSnapshot& snapshot, const Peer&,
-         pb::ListModelsResponse* out) {
-        for (const ModelSnapshot& model : snapshot.models) {
-          SummaryToProto(model, out->add_models());
-        }
+      [](const NodeView& view, const Peer&, pb::ListModelsResponse* out) {
+        NodeReader(view).Models(out);
         return absl::OkStatus();
       });
 }
@@ -154,74 +152,44 @@ Reactor* AdminService::ListModels(Context* context,
 Reactor* AdminService::ListGroups(Context* context,
                                   const pb::ListGroupsRequest* request,
                                   pb::ListGroupsResponse* response) {
-  return FromSnapshot<pb::ListGroupsResponse>(
+  return FromBooks<pb::ListGroupsResponse>(
       env_, env_->AdminOf(*context), response,
-      [name = request->model()](const NodeSnapshot& snapshot, const Peer& peer,
-                                pb::ListGroupsResponse* out) {
-        HOIST_ASSIGN_OR_RETURN(const ModelSnapshot* const model,
-                               FindModel(snapshot, peer, name));
-        for (const GroupSnapshot& group : model->groups) {
-          GroupStatusToProto(group, out->add_groups());
-        }
-        return absl::OkStatus();
+      [model = request->model()](const NodeView& view, const Peer& peer,
+                                 pb::ListGroupsResponse* out) {
+        return NodeReader(view).Groups(peer, model, out);
       });
 }
 
 Reactor* AdminService::Explain(Context* context,
                                const pb::ExplainRequest* request,
                                pb::ExplainResponse* response) {
-  auto call = UnaryCall<pb::ExplainResponse>::Start(response);
-  absl::StatusOr<Peer> peer = env_->AdminOf(*context);
-  if (!peer.ok()) {
-    call->Fail(peer.status());
-    return call.get();
-  }
-  env_->engine.Ask(
-      LookArgs{[env = env_, call, peer = *std::move(peer),
-                model = request->model(),
-                group = request->group()](const Node& node, absl::Time now) {
-        auto explained = NodeExplainer(node, now).Explain(peer, model, group);
-        if (!explained.ok()) return call->Fail(explained.status());
-        // Its encoding is the work thread's.
-        env->queue.Post([call, explained = *std::move(explained)]() mutable {
-          call->Reply(std::move(explained));
-        });
-      }},
-      [call](absl::Status looked) {
-        if (!looked.ok()) call->Fail(looked);
+  return FromBooks<pb::ExplainResponse>(
+      env_, env_->AdminOf(*context), response,
+      [model = request->model(), group = request->group()](
+          const NodeView& view, const Peer& peer, pb::ExplainResponse* out) {
+        return NodeExplainer(view.node, view.now)
+            .Explain(peer, model, group, out);
       });
-  return call.get();
 }
 
 Reactor* AdminService::ListSessions(Context* context,
                                     const pb::ListSessionsRequest*,
                                     pb::ListSessionsResponse* response) {
-  return FromSnapshot<pb::ListSessionsResponse>(
+  return FromBooks<pb::ListSessionsResponse>(
       env_, env_->PeerOf(*context), response,
-      [](const NodeSnapshot& snapshot, const Peer& peer,
+      [](const NodeView& view, const Peer& peer,
          pb::ListSessionsResponse* out) {
-        for (const SessionSnapshot& session : snapshot.sessions) {
-          if (!peer.admin && session.uid != peer.uid) continue;
-          SessionToProto(session, out->add_sessions());
-        }
+        NodeReader(view).Sessions(peer, out);
         return absl::OkStatus();
       });
 }
 
 Reactor* AdminService::ListPlans(Context* context, const pb::ListPlansRequest*,
                                  pb::ListPlansResponse* response) {
-  return FromSnapshot<pb::ListPlansResponse>(
+  return FromBooks<pb::ListPlansResponse>(
       env_, env_->PeerOf(*context), response,
-      [](const NodeSnapshot& snapshot, const Peer& peer,
-         pb::ListPlansResponse* out) {
-        std::set<SessionId> own;
-        for (const SessionSnapshot& session : snapshot.sessions) {
-          if (session.uid == peer.uid) own.insert(session.id);
-        }
-        for (const PlanSnapshot& plan : snapshot.plans) {
-          if (!peer.admin && !own.contains(plan.session)) continue;
-          PlanStatusToProto(plan, out->add_plans());
-        }
+      [](const NodeView& view, const Peer& peer, pb::ListPlansResponse* out) {
+        NodeReader(view).Plans(peer, out);
         return absl::OkStatus();
       });
 }

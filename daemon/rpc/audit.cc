@@ -47,11 +47,11 @@ std::string AuditText(const ShareChanged& changed) {
                       "->", after.max_bytes_per_second);
 }
 
-std::string AuditText(const SessionSnapshot& ended) {
-  return absl::StrCat("client=", Escaped(ended.client_name), " pid=", ended.pid,
-                      " leases=", ended.leases,
-                      " leased_bytes=", ended.leased_bytes,
-                      " plans=", ended.plans);
+std::string AuditText(const hoist::v1::SessionStatus& ended) {
+  return absl::StrCat("client=", Escaped(ended.client_name()),
+                      " pid=", ended.pid(), " leases=", ended.leases(),
+                      " leased_bytes=", ended.leased_bytes(),
+                      " plans=", ended.plans());
 }
 
 void AdminAct::Ended(const absl::Status& result,

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "daemon/core/requests.h"
 #include "daemon/engine/engine_api.h"
+#include "hoist/v1/admin.pb.h"
 
 namespace hoistd {
 
@@ -18,7 +19,7 @@ std::string AuditText(const LoadProgress& progress);
 std::string AuditText(const CheckProgress& progress);
 std::string AuditText(const ShareChanged& changed);
 std::string AuditText(const PlanTotals& totals);
-std::string AuditText(const SessionSnapshot& ended);
+std::string AuditText(const hoist::v1::SessionStatus& ended);
 
 // One administrative act of a peer. Its end writes one line to the log:
 //   audit: act=evict uid=0 pid=71 on="m on host" result=OK groups=3 bytes=12288

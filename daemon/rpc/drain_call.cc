@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/base/clock.h"
 #include "daemon/convert/types_convert.h"
+#include "daemon/rpc/node_reader.h"
 
 namespace hoistd {
 namespace {
@@ -57,26 +58,27 @@ std::shared_ptr<DrainCall> DrainCall::Start(std::shared_ptr<CallEnv> env,
 
 void DrainCall::Look(std::shared_ptr<DrainCall> self) {
   EngineApi& engine = self->env_->engine;
-  engine.Ask(SnapshotArgs{}, [self](absl::StatusOr<NodeSnapshot> snapshot) {
-    if (!snapshot.ok()) return self->End(snapshot.status());
-    Saw(self, *snapshot);
-  });
+  engine.Ask(LookArgs{[self](const NodeView& view) { Saw(self, view); }},
+             [self](absl::Status looked) {
+               if (!looked.ok()) self->End(looked);
+             });
 }
 
-void DrainCall::Saw(std::shared_ptr<DrainCall> self,
-                    const NodeSnapshot& snapshot) {
+void DrainCall::Saw(std::shared_ptr<DrainCall> self, const NodeView& view) {
   pb::DrainProgress progress;
   uint32_t leases = 0;
   std::string said;
-  for (const SessionSnapshot& session : snapshot.sessions) {
+  for (const auto& [id, session] : view.node.tenure().sessions().all()) {
+    pb::SessionStatus status;
+    NodeReader(view).Session(id, &status);
     // Plans hold their rings, and sessions their arenas, as a lease holds its
     // image.
-    const uint32_t held = session.leases + session.plans + session.arenas;
+    const uint32_t held = status.leases() + status.plans() + status.arenas();
     if (held == 0) continue;
     leases += held;
-    absl::StrAppend(&said, session.id.number(), ":", held, " ");
+    absl::StrAppend(&said, id.number(), ":", held, " ");
     if (progress.holders_size() < kMostHolders) {
-      SessionToProto(session, progress.add_holders());
+      *progress.add_holders() = std::move(status);
     }
   }
   progress.set_leases(leases);

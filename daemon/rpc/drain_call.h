@@ -31,8 +31,7 @@ class DrainCall final : public StreamCall<hoist::v1::DrainProgress> {
   DrainCall(std::shared_ptr<CallEnv> env, DrainWish wish);
 
   static void Look(std::shared_ptr<DrainCall> self);
-  static void Saw(std::shared_ptr<DrainCall> self,
-                  const NodeSnapshot& snapshot);
+  static void Saw(std::shared_ptr<DrainCall> self, const NodeView& view);
   // Schedules the next poll, which does nothing if the call is over by then.
   static void LookLater(std::shared_ptr<DrainCall> self);
 

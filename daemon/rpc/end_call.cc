@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/convert/types_convert.h"
-#include "daemon/rpc/admin_convert.h"
+#include "daemon/rpc/node_reader.h"
 #include "daemon/rpc/unary_call.h"
 #include "grpcpp/alarm.h"
 
@@ -47,16 +47,21 @@ grpc::ServerUnaryReactor* StartEndCall(CallEnv& env,
         act.Ended(late);
         call->Fail(late);
       });
-  env.engine.Ask(
-      EndSessionArgs{peer, session},
-      Audited<SessionSnapshot>(
-          *std::move(act), [call, alarm](absl::StatusOr<SessionSnapshot> was) {
-            alarm->Cancel();
-            if (!was.ok()) return call->Fail(was.status());
-            pb::EndSessionResponse out;
-            SessionToProto(*was, out.mutable_session());
-            call->Reply(std::move(out));
-          }));
+  // The answer has the session as it is now: afterwards it is gone.
+  auto was = std::make_shared<pb::SessionStatus>();
+  env.engine.Ask(LookArgs{[session, was](const NodeView& view) {
+                   NodeReader(view).Session(session, was.get());
+                 }},
+                 [](const absl::Status&) {});  // The next one fails, too.
+  env.engine.Ask(EndSessionArgs{peer, session},
+                 [call, alarm, was, act = *std::move(act)](absl::Status ended) {
+                   act.Ended(ended, ended.ok() ? AuditText(*was) : "");
+                   alarm->Cancel();
+                   if (!ended.ok()) return call->Fail(ended);
+                   pb::EndSessionResponse out;
+                   *out.mutable_session() = std::move(*was);
+                   call->Reply(std::move(out));
+                 });
   return call.get();
 }
 

@@ -98,9 +98,9 @@ void NodeExplainer::AddKeeper(pb::Keeper::By by, SessionId session, PlanId plan,
   }
 }
 
-absl::StatusOr<pb::ExplainResponse> NodeExplainer::Explain(
-    const Peer& asker, const std::string& model,
-    const std::string& group) const {
+absl::Status NodeExplainer::Explain(const Peer& asker, const std::string& model,
+                                    const std::string& group,
+                                    pb::ExplainResponse* out) const {
   CopySelector which;
   which.model = model;
   which.group = group;
@@ -110,14 +110,13 @@ absl::StatusOr<pb::ExplainResponse> NodeExplainer::Explain(
       const std::vector<CopyRef> groups,
       NodePicture(node_).Select(which, /*existing_only=*/false));
   HOIST_ASSIGN_OR_RETURN(const ModelPtr found, node_.tenure.Find(asker, model));
-  pb::ExplainResponse out;
-  out.set_model(found->spec->name);
-  out.set_published(found->spec->published);
-  for (const std::string& file : found->spec->files) out.add_files(file);
+  out->set_model(found->spec->name);
+  out->set_published(found->spec->published);
+  for (const std::string& file : found->spec->files) out->add_files(file);
   for (const CopyRef& ref : groups) {
-    ExplainGroup(asker, ref.key, out.add_groups());
+    ExplainGroup(asker, ref.key, out->add_groups());
   }
-  return out;
+  return absl::OkStatus();
 }
 
 void NodeExplainer::ExplainGroup(const Peer& asker, GroupKey key,

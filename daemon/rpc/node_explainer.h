@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "daemon/core/node.h"
 #include "hoist/v1/admin.pb.h"
@@ -26,9 +26,9 @@ class NodeExplainer {
 
   // Explains one group, or all if `group` is empty, of the model that the name
   // means to an admin asker. NotFound.
-  absl::StatusOr<hoist::v1::ExplainResponse> Explain(
-      const Peer& asker, const std::string& model,
-      const std::string& group) const;
+  absl::Status Explain(const Peer& asker, const std::string& model,
+                       const std::string& group,
+                       hoist::v1::ExplainResponse* out) const;
 
  private:
   // Eviction candidates of a tier: the value of each, and the bytes of all with

@@ -11,7 +11,7 @@
 namespace hoistd {
 
 // Runs work of gRPC calls that would block gRPC's or the engine's threads:
-// opening files, converting a large snapshot to a message.
+// opening files, encoding a large message.
 //
 // Threads:  thread-safe. Its threads run only posted work.
 // Bounds:   a call posts one piece of work at a time, so gRPC's limit on calls

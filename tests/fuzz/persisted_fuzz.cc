@@ -156,10 +156,8 @@ absl::Status PutBack(const FoundNode& found, Node& node) {
 // What was put back is within the device, and all of it is given back when its
 // sessions are over.
 void RequireSound(const FoundNode& found, Node& node) {
-  const auto device = [&] {
-    return node.picture().Snapshot(absl::UnixEpoch()).tiers;
-  };
-  for (const TierSnapshot& tier : device()) {
+  const auto device = [&] { return node.picture().Tiers(absl::UnixEpoch()); };
+  for (const TierUse& tier : device()) {
     if (tier.at.tier != Tier::kDevice) continue;
     FUZZ_REQUIRE(tier.used_bytes <= tier.allocated_bytes &&
                  tier.allocated_bytes <= tier.capacity_bytes);
@@ -182,7 +180,7 @@ void RequireSound(const FoundNode& found, Node& node) {
       *node.picture().Select(all, /*existing_only=*/true);
   node.Unpin(copies, absl::UnixEpoch(), effects);
   node.Evict(copies, absl::UnixEpoch(), effects);
-  for (const TierSnapshot& tier : device()) {
+  for (const TierUse& tier : device()) {
     FUZZ_REQUIRE(tier.used_bytes == 0 && tier.leased_bytes == 0);
   }
   FUZZ_REQUIRE(node.Forget(kOurs, absl::UnixEpoch(), effects, nullptr).ok());

@@ -156,14 +156,9 @@ class Life {
   }
   SessionId Session(uint32_t n) const { return Pick(sessions_, n); }
   ModelPtr ModelAt(uint32_t n) const {
-    const NodeSnapshot snapshot = rig_.Snapshot();
-    if (snapshot.models.empty()) return nullptr;
-    auto model = std::make_shared<hoistd::Model>();
-    const ModelSnapshot& picked = snapshot.models[n % snapshot.models.size()];
-    model->id = picked.id;
-    model->owner = picked.owner;
-    model->spec = *rig_.node().copies().SpecOf(picked.id);
-    return model;
+    const auto& models = rig_.node().copies().models();
+    if (models.empty()) return nullptr;
+    return std::next(models.begin(), n % models.size())->second->model;
   }
   std::string AdminName(const hoistd::Model& model) {
     return ToString(OwnedName{model.owner, model.spec->name});
@@ -452,7 +447,7 @@ void Life::GiveEverythingBack() {
   EXPECT_EQ(rig_.node().NextDeadline(), absl::InfiniteFuture());
   for (const SessionId session : sessions_) rig_.Close(session);
   std::vector<std::string> models;
-  for (uint32_t m = 0; m < rig_.Snapshot().models.size(); ++m) {
+  for (uint32_t m = 0; m < rig_.node().copies().models().size(); ++m) {
     models.push_back(AdminName(*ModelAt(m)));
   }
   for (const std::string& name : models) {
@@ -460,23 +455,23 @@ void Life::GiveEverythingBack() {
     rig_.Evict(name);
   }
   rig_.FinishAll();  // Spills.
-  for (const TierSnapshot& tier : rig_.Snapshot().tiers) {
+  for (const TierUse& tier : rig_.Tiers()) {
     EXPECT_EQ(tier.leased_bytes, 0u);
     EXPECT_EQ(tier.pinned_bytes, 0u);
   }
   // What has no other place stays until its model is forgotten: published
   // groups without a spill store, and what is lost and still good on a device.
   if (options_.can_spill && !AnythingLost()) {
-    for (const TierSnapshot& tier : rig_.Snapshot().tiers) {
+    for (const TierUse& tier : rig_.Tiers()) {
       if (tier.at.tier == Tier::kDisk) continue;
       EXPECT_EQ(tier.used_bytes, Unclaimed(tier.at)) << ToString(tier.at);
     }
   }
-  for (const ModelSnapshot& model : rig_.Snapshot().models) {
-    EXPECT_EQ(EndsWith(model.name), std::nullopt) << model.name;
-    EXPECT_OK(rig_.Forget(model.id));
+  while (const ModelPtr model = ModelAt(0)) {
+    EXPECT_EQ(EndsWith(model->spec->name), std::nullopt) << model->spec->name;
+    ASSERT_OK(rig_.Forget(model->id));
   }
-  for (const TierSnapshot& tier : rig_.Snapshot().tiers) {
+  for (const TierUse& tier : rig_.Tiers()) {
     EXPECT_EQ(tier.used_bytes, Unclaimed(tier.at)) << ToString(tier.at);
   }
   EXPECT_TRUE(rig_.spills().empty());

@@ -16,6 +16,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -217,7 +218,23 @@ class EngineRig {
   absl::Status Release(SessionId session, LeaseId lease) {
     return Ask(session, ReleaseArgs{{lease}});
   }
-  NodeSnapshot Snapshot() { return *Ask(SnapshotArgs{}); }
+  // What `read` finds, after all earlier requests.
+  template <typename Read>
+  auto Look(Read read) {
+    std::optional<std::invoke_result_t<Read, const NodeView&>> found;
+    HOIST_CHECK(Ask(LookArgs{[&](const NodeView& view) {
+                  found.emplace(read(view));
+                }}).ok());
+    return *std::move(found);
+  }
+  Counters counters() {
+    return Look([](const NodeView& view) { return view.counters; });
+  }
+  size_t sessions() {
+    return Look([](const NodeView& view) {
+      return view.node.tenure().sessions().all().size();
+    });
+  }
   absl::StatusOr<CopyTotals> Evict(const std::string& model,
                                    bool forget = false) {
     return Ask(EvictArgs{{model, "", {}, kAdmin}, forget});
@@ -230,10 +247,9 @@ class EngineRig {
     return Until([&] { return UsedOf(at) == 0; });
   }
   uint64_t UsedOf(TierAt at) {
-    for (const TierSnapshot& tier : Snapshot().tiers) {
-      if (tier.at == at) return tier.used_bytes;
-    }
-    return 0;
+    return Look([at](const NodeView& view) {
+      return view.node.picture().UseOf(at, view.now).used_bytes;
+    });
   }
 
   // --- The bytes -----------------------------------------------------------

@@ -137,8 +137,9 @@ void NodeRig::Take(Effects effects) {
 
 // --- What is asked -----------------------------------------------------------
 
-SessionId NodeRig::Open(const Peer& peer) {
+SessionId NodeRig::Open(const Peer& peer, std::string client_name) {
   OpenSessionArgs args;
+  args.client_name = std::move(client_name);
   args.peer = peer;
   args.socket = std::make_shared<hoist::UniqueFd>();
   const auto id =
@@ -499,21 +500,15 @@ LeaseId NodeRig::StageNow(SessionId session, GroupKey key, uint32_t device) {
   return LeaseOf(request);
 }
 
-TierSnapshot NodeRig::TierOf(TierAt at) const {
-  for (const TierSnapshot& tier : Snapshot().tiers) {
-    if (tier.at == at) return tier;
-  }
-  ADD_FAILURE() << "no tier " << ToString(at);
-  return {};
-}
-
 Residency NodeRig::StateOf(GroupKey key, TierAt at) const {
-  for (const ModelSnapshot& model : Snapshot().models) {
-    if (model.id != key.model) continue;
-    for (const CopySnapshot& copy :
-         model.groups.at(key.group.number()).copies) {
-      if (copy.at == at) return copy.residency;
+  if (const GroupEntry* group = node_->copies().FindGroup(key)) {
+    for (const auto& [place, copy] : group->copies) {
+      if (place.at == at && copy.state != Residency::kAbsent) return copy.state;
     }
+    if (at == OnDisk() && group->spilled.has_value()) {
+      return Residency::kPresent;
+    }
+    if (at == OnDisk() && !group->lost.ok()) return Residency::kLost;
   }
   return Residency::kAbsent;
 }

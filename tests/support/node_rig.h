@@ -68,7 +68,7 @@ class NodeRig {
  public:
   explicit NodeRig(NodeRigOptions options = {});
 
-  SessionId Open(const Peer& peer);
+  SessionId Open(const Peer& peer, std::string client_name = "");
   SessionId Open(uint32_t uid = 1, uint64_t budget_pages = 0);
   // The peer for evictions and unpins: an admin of that uid.
   static inline const Peer kAdmin = {.uid = User(1), .admin = true};
@@ -244,8 +244,9 @@ class NodeRig {
   Node& node() { return *node_; }
   const Node& node() const { return *node_; }
   FakeDevice& device(uint32_t index = 0) { return *devices_[index]; }
-  NodeSnapshot Snapshot() const { return node_->picture().Snapshot(now); }
-  TierSnapshot TierOf(TierAt at) const;
+  const Counters& counters() const { return node_->books().counters; }
+  TierUse TierOf(TierAt at) const { return node_->picture().UseOf(at, now); }
+  std::vector<TierUse> Tiers() const { return node_->picture().Tiers(now); }
   // kAbsent if there is none.
   Residency StateOf(GroupKey key, TierAt at) const;
   bool Has(GroupKey key, TierAt at) const {
@@ -314,11 +315,11 @@ class NodeRig {
                        Node& node) const;
   void Forget();
   void DropAll();
-  static std::set<CopyRef> Pinned(const NodeSnapshot& snapshot);
+  std::set<CopyRef> Pinned() const;
   void PutPinsBack(const std::set<CopyRef>& before);
   void BringPins();
   void PinAnswered(const Answer& answer);
-  void CheckPins(const NodeSnapshot& snapshot) const;
+  void CheckPins() const;
   std::set<SessionId> EndedByDeath();
   void ResumeAll(const std::set<PlanId>& over);
 
@@ -345,10 +346,10 @@ class NodeRig {
   void Sent(SessionId session, DeviceIndex device,
             const std::vector<SlabUse>& slabs);
   bool Uses(SessionId session, DeviceIndex device, const SlabSpec& slab) const;
-  void CheckPersisted(const NodeSnapshot& snapshot) const;
+  void CheckPersisted() const;
   void CheckSlabs() const;
   void CheckDescriptors();
-  void CheckSlabWork(const TierSnapshot& tier);
+  void CheckSlabWork(const TierUse& tier);
   void CheckPlans() const;
   void CheckQuotas() const;
   RequestId NewRequest(SessionId session);

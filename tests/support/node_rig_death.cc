@@ -45,13 +45,13 @@ void NodeRig::Note(const Persisted& kept) {
   }
 }
 
-std::set<CopyRef> NodeRig::Pinned(const NodeSnapshot& snapshot) {
+std::set<CopyRef> NodeRig::Pinned() const {
   std::set<CopyRef> pinned;
-  for (const ModelSnapshot& model : snapshot.models) {
-    for (const GroupSnapshot& group : model.groups) {
-      for (const CopySnapshot& copy : group.copies) {
-        if (!copy.pinned) continue;
-        pinned.insert({{model.id, group.index}, {copy.at, false}});
+  for (const auto& [id, model] : node_->copies().models()) {
+    for (uint32_t g = 0; g < model->groups.size(); ++g) {
+      for (const auto& [place, copy] : model->groups[g].copies) {
+        if (copy.state == Residency::kAbsent || !copy.pinned) continue;
+        pinned.insert({{id, GroupIndex(g)}, {place.at, false}});
       }
     }
   }
@@ -100,8 +100,8 @@ void NodeRig::PinAnswered(const Answer& answer) {
 }
 
 // An admin's word is known to a successor as soon as it counts.
-void NodeRig::CheckPins(const NodeSnapshot& snapshot) const {
-  const std::set<CopyRef> pinned = Pinned(snapshot);
+void NodeRig::CheckPins() const {
+  const std::set<CopyRef> pinned = Pinned();
   std::set<CopyRef> known = book_.pins;
   for (const auto& [copy, request] : coming_pins_) {
     if (!pinned.contains(copy)) known.erase(copy);
@@ -111,24 +111,20 @@ void NodeRig::CheckPins(const NodeSnapshot& snapshot) const {
 }
 
 // A successor that begins now has all that was published and lies on the host.
-void NodeRig::CheckPersisted(const NodeSnapshot& snapshot) const {
+void NodeRig::CheckPersisted() const {
   size_t published = 0;
-  for (const ModelSnapshot& model : snapshot.models) {
-    if (!model.published) continue;
-    for (const GroupSnapshot& group : model.groups) {
-      for (const CopySnapshot& copy : group.copies) {
-        if (copy.at == OnHost() && (copy.residency == Residency::kPresent ||
-                                    copy.residency == Residency::kSpilling)) {
-          ++published;
-        }
-      }
+  for (const auto& [id, model] : node_->copies().models()) {
+    if (!model->model->spec->published) continue;
+    for (const GroupEntry& group : model->groups) {
+      const auto host = group.copies.find(kHost);
+      if (host != group.copies.end() && host->second.usable()) ++published;
     }
   }
   EXPECT_EQ(kept_.size(), published + laid_.size());
   for (const auto& [offset, group] : kept_) {
     ExpectImage(host_, offset, *group, "a kept image was overwritten");
   }
-  CheckPins(snapshot);
+  CheckPins();
   for (const auto& [offset, part] : persisted_parts_) {
     for (uint64_t at = 0; at < part.bytes; at += kPage) {
       EXPECT_EQ(host_.at((offset + at) / kPage),
@@ -141,9 +137,10 @@ void NodeRig::CheckPersisted(const NodeSnapshot& snapshot) const {
 // What the store and the host's memory have of published models.
 std::vector<RestoredGroup> NodeRig::LeftPublished() const {
   std::vector<RestoredGroup> all;
-  for (const ModelSnapshot& model : Snapshot().models) {
-    if (!model.published) continue;
-    const ModelSpec& spec = **node_->copies().SpecOf(model.id);
+  for (const auto& [key, entry] : node_->copies().models()) {
+    const hoistd::Model& model = *entry->model;
+    const ModelSpec& spec = *model.spec;
+    if (!spec.published) continue;
     std::vector<RestoredGroup> groups;
     bool lost = false;
     for (uint32_t g = 0; g < spec.groups.size(); ++g) {
@@ -241,11 +238,10 @@ void NodeRig::Forget() {
 bool NodeRig::Die(std::optional<uint64_t> ready_pages) {
   resuming_ = true;
   const std::vector<RestoredGroup> published = LeftPublished();
-  const std::set<CopyRef> pinned = Pinned(Snapshot());
+  const std::set<CopyRef> pinned = Pinned();
   std::map<ModelId, hoistd::Model> models;
-  for (const ModelSnapshot& model : Snapshot().models) {
-    models[model.id] = {model.id, model.owner, model.readers,
-                        *node_->copies().SpecOf(model.id)};
+  for (const auto& [id, entry] : node_->copies().models()) {
+    models[id] = *entry->model;
   }
   std::set<PlanId> over(ended_.begin(), ended_.end());
   Forget();

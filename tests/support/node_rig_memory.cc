@@ -159,8 +159,7 @@ void NodeRig::End(const Transfer& transfer, const absl::Status& status) {
 }
 
 void NodeRig::Check() {
-  const NodeSnapshot snapshot = Snapshot();
-  for (const TierSnapshot& tier : snapshot.tiers) {
+  for (const TierUse& tier : Tiers()) {
     uint64_t held = 0;
     for (const Holder& holder : tier.holders) held += holder.bytes;
     EXPECT_EQ(tier.used_bytes, held) << ToString(tier.at);
@@ -212,11 +211,11 @@ void NodeRig::Check() {
                    "a copy to a client reads other bytes");
     }
   }
-  CheckPersisted(snapshot);
+  CheckPersisted();
   std::map<SessionId, uint32_t> leases;
   for (const auto& [id, lease] : leases_) ++leases[lease.first];
-  for (const SessionSnapshot& session : snapshot.sessions) {
-    EXPECT_EQ(session.leases, leases[session.id]);
+  for (const auto& [id, session] : node_->tenure().sessions().all()) {
+    EXPECT_EQ(session.leases.size(), leases[id]);
   }
   CheckPlans();
   CheckQuotas();

@@ -340,7 +340,7 @@ void NodeRig::DoSlabWork() {
   --slab_depth_;
 }
 
-void NodeRig::CheckSlabWork(const TierSnapshot& tier) {
+void NodeRig::CheckSlabWork(const TierUse& tier) {
   const uint32_t d = tier.at.device.number();
   uint64_t has = tier.allocated_bytes;
   for (const SlabWork& work : slab_work(d)) {

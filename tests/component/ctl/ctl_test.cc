@@ -11,11 +11,14 @@
 #include "gtest/gtest.h"
 #include "hoist/shared/socket_path.h"
 #include "tests/support/status_matchers.h"
+#include "tests/unit/rpc/lent_books.h"
 #include "tests/unit/rpc/rpc_fixture.h"
 
 namespace hoistd::ctl_test {
 
+using ::hoistd::testing::LentBooks;
 using ::hoistd::testing::MakeModel;
+using ::hoistd::testing::NodeRig;
 using ::hoistd::testing::RpcTest;
 using ::testing::AllOf;
 using ::testing::EndsWith;
@@ -51,44 +54,23 @@ class CtlTest : public RpcTest {
     RpcOptions options;
     options.model_roots = {dir_.path()};
     Serve(options);
-    engine_.verb<SnapshotArgs>().Answer(
-        [](auto call) { call.done(Picture()); });
+    books_.LendTo(engine_);
+    Fill();
   }
 
-  // A model with an evil name, a lease and a pin.
-  static NodeSnapshot Picture() {
-    NodeSnapshot snapshot;
-    TierSnapshot device;
-    device.at = OnDevice(DeviceIndex(0));
-    device.capacity_bytes = uint64_t{3} << 29;
-    device.used_bytes = 8192;
-    device.holders = {{"minilm\x1b[31m/encoder.layer.0", 4096},
-                      {"minilm\x1b[31m/encoder.layer.1", 2048},
-                      {"slab slack", 2048}};
-    snapshot.tiers.push_back(device);
-    ModelSnapshot model;
-    model.name = "minilm\x1b[31m";
-    model.files = {"model.safetensors"};
-    GroupSnapshot group;
-    group.name = "encoder.layer.0";
-    group.image_bytes = 8192;
-    group.tensors = 16;
-    CopySnapshot copy;
-    copy.at = device.at;
-    copy.residency = Residency::kPresent;
-    copy.leases = 2;
-    copy.pinned = true;
-    group.copies.push_back(copy);
-    model.groups.push_back(group);
-    snapshot.models.push_back(model);
-    SessionSnapshot session;
-    session.id = SessionId(12);
-    session.client_name = "embedder";
-    session.via = "socket";
-    session.age = absl::Seconds(90);
-    session.leases = 2;
-    snapshot.sessions.push_back(session);
-    return snapshot;
+  // A model of root's with an evil name, two leases and a pin.
+  void Fill() {
+    NodeRig& rig = books_.rig;
+    session_ = rig.Open(kRoot, "embedder");
+    const ModelId model = rig.AddModel(session_, kEvil, {1, 1});
+    const GroupKey leased = {model, GroupIndex(0)};
+    rig.StageNow(session_, leased);
+    rig.StageNow(session_, leased);
+    ASSERT_OK(
+        rig.Release(session_, rig.StageNow(session_, {model, GroupIndex(1)})));
+    rig.Bring(leased, NodeRig::FirstDevice(), /*pin=*/true);
+    rig.Evict(kEvil, OnHost());
+    books_.view.now = rig.now + absl::Seconds(90);
   }
 
   Ran Ctl(std::vector<std::string> words, bool terminal = false) const {
@@ -96,6 +78,12 @@ class CtlTest : public RpcTest {
                  {"--socket", dir_.path() + "/hoistd.grpc.sock"});
     return RunWords(std::move(words), terminal);
   }
+
+  static inline const Peer kRoot = {
+      .uid = User(0), .admin = true, .via = "socket"};
+  static constexpr char kEvil[] = "minilm\x1b[31m";
+  LentBooks books_;
+  SessionId session_;
 };
 
 TEST_F(CtlTest, StatusShowsTiersInHumanSizes) {
@@ -103,9 +91,8 @@ TEST_F(CtlTest, StatusShowsTiersInHumanSizes) {
   EXPECT_EQ(ran.exit, 0);
   EXPECT_THAT(ran.out, StartsWith("hoistd 1.2.3, pid "));
   EXPECT_THAT(ran.out,
-              HasSubstr("device 0  [#...................]   1.5 GiB  8.0 KiB"));
-  EXPECT_THAT(ran.out, HasSubstr("\ndevice 0: minilm\\x1b[31m 6.0 KiB, slab "
-                                 "slack 2.0 KiB\n"));
+              HasSubstr("device 0  [#####...............]  32.0 KiB  8.0 KiB"));
+  EXPECT_THAT(ran.out, HasSubstr("\ndevice 0: minilm\\x1b[31m 8.0 KiB\n"));
   EXPECT_THAT(ran.out, HasSubstr("note: a note"));
 }
 
@@ -127,9 +114,9 @@ TEST_F(CtlTest, ListsEscapeWhatClientsNamed) {
   EXPECT_EQ(models.exit, 0);
   EXPECT_THAT(models.out, HasSubstr("minilm\\x1b[31m"));
   EXPECT_THAT(models.out, Not(HasSubstr("\x1b")));
-  const Ran groups = Ctl({"groups", "minilm\x1b[31m"});
+  const Ran groups = Ctl({"groups", kEvil});
   EXPECT_THAT(groups.out, HasSubstr("device 0 (2 leases, pinned)"));
-  EXPECT_THAT(groups.out, StartsWith("device 0  P\na letter a group"));
+  EXPECT_THAT(groups.out, StartsWith("device 0  P#\na letter a group"));
   const Ran sessions = Ctl({"sessions"});
   EXPECT_THAT(sessions.out, HasSubstr("embedder"));
   EXPECT_THAT(sessions.out, HasSubstr("1 min 30 s"));
@@ -217,7 +204,7 @@ TEST_F(CtlTest, NoDaemonIsThreeAndSaysWhatWouldDo) {
 }
 
 TEST_F(CtlTest, UnavailableFromADaemonThatIsThereIsARefusal) {
-  engine_.verb<SnapshotArgs>().Answer(
+  engine_.verb<LookArgs>().Answer(
       [](auto call) { call.done(absl::UnavailableError("stopping")); });
   const Ran ran = Ctl({"status"});
   EXPECT_EQ(ran.exit, 1);
@@ -372,23 +359,20 @@ TEST_F(CtlTest, EvictPinUnpinSelectWhatWasNamed) {
 }
 
 TEST_F(CtlTest, PlansShowWhoStreamsWhatAndEscapeNames) {
-  engine_.verb<SnapshotArgs>().Answer([](auto call) {
-    NodeSnapshot snapshot;
-    PlanSnapshot plan;
-    plan.id = PlanId(7);
-    plan.session = SessionId(12);
-    plan.client_name = "embed\x1b[31m";
-    plan.model = "minilm";
-    plan.ring_bytes = 8192;
-    plan.share.weight = 3;
-    plan.skipped = 41;
-    snapshot.plans.push_back(plan);
-    call.done(snapshot);
-  });
+  NodeRig& rig = books_.rig;
+  const SessionId session = rig.Open(kRoot, "embed\x1b[31m");
+  const ModelId model = rig.AddModel(session, "streamed", {1, 1, 1});
+  const PlanGrant plan = rig.PlanOf(rig.SetPlan(session, model, {0, 1, 2}, 2));
+  ASSERT_EQ(plan.ring_bytes, 8192u);
+  LaneStats lane;
+  lane.plan = plan.id;
+  lane.share.weight = 3;
+  lane.skipped = 41;
+  books_.view.lanes = {lane};
   const Ran ran = Ctl({"plans"});
   EXPECT_EQ(ran.exit, 0) << ran.err;
   EXPECT_THAT(ran.out, HasSubstr("embed\\x1b[31m"));
-  EXPECT_THAT(ran.out, HasSubstr("minilm"));
+  EXPECT_THAT(ran.out, HasSubstr("streamed"));
   EXPECT_THAT(ran.out, HasSubstr("8.0 KiB"));
   EXPECT_THAT(ran.out, HasSubstr("41"));
   const Ran json = Ctl({"plans", "--json"});
@@ -458,7 +442,9 @@ TEST_F(CtlTest, DrainThatRunsOutOfTimeSaysWhoHoldsWhat) {
   const Ran ran = Ctl({"drain"});
   EXPECT_EQ(ran.exit, 1);
   EXPECT_THAT(ran.out, HasSubstr("draining: 2 leases left"));
-  EXPECT_THAT(ran.out, HasSubstr("session 12 (embedder"));
+  EXPECT_THAT(
+      ran.out,
+      HasSubstr("session " + std::to_string(session_.number()) + " (embedder"));
   EXPECT_THAT(ran.err, StartsWith("hoistctl: DEADLINE_EXCEEDED: "));
 }
 
@@ -532,15 +518,8 @@ TEST_F(CtlTest, CompletionOffersWhatCanStandThere) {
 }
 
 TEST_F(CtlTest, CompletionAsksTheDaemonForNames) {
-  engine_.verb<SnapshotArgs>().Answer([](auto call) {
-    NodeSnapshot snapshot = Picture();
-    ModelSnapshot model = snapshot.models.front();
-    model.name = "other's";
-    model.image_bytes = 8192;
-    model.owner = User(4711);
-    snapshot.models.push_back(model);
-    call.done(snapshot);
-  });
+  NodeRig& rig = books_.rig;
+  rig.Published(rig.Open(4711), "other's", "encoder.layer.0", 2);
   const auto offers = [&](std::vector<std::string> words) {
     words.insert(words.begin(), "__complete");
     words.insert(words.end() - 1,

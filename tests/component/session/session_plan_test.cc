@@ -207,7 +207,8 @@ TEST_F(SessionPlan, WhatAShareChangeDoesNotNameStays) {
   EXPECT_EQ(changed.after.max_bytes_per_second, 1u << 30);
   // The streamer hears of it on its own thread.
   EXPECT_TRUE(testing::Until([&] {
-    const ShareOptions share = rig_.Snapshot().plans.at(0).share;
+    const ShareOptions share =
+        rig_.Look([](const NodeView& view) { return view.lanes.at(0).share; });
     return share.weight == 3 && share.priority == 5 &&
            share.max_bytes_per_second == 1u << 30;
   }));
@@ -225,7 +226,10 @@ TEST_F(SessionPlan, WhatIsLoadedToADeviceCanBeCapped) {
                        change(0, {.max_bytes_per_second = 5}));
   EXPECT_EQ(changed.before.max_bytes_per_second, 0u);
   EXPECT_EQ(changed.after.max_bytes_per_second, 5u);
-  EXPECT_EQ(rig_.Snapshot().links.at(0).load_max_bytes_per_second, 5u);
+  EXPECT_EQ(rig_.Look([](const NodeView& view) {
+    return view.links.at(0).load_max_bytes_per_second;
+  }),
+            5u);
   EXPECT_THAT(change(1, {.max_bytes_per_second = 5}),
               StatusIs(absl::StatusCode::kNotFound));
   EXPECT_THAT(change(0, {.weight = 3}),
@@ -354,11 +358,16 @@ TEST_F(SessionPlan, ASessionsPlansEndWithItsConnection) {
   auto client = Connect();
   ASSERT_EQ(client->Call(SetPlan(2)).message.code(), 0);
   ASSERT_EQ(client->Call(SetPlan(2)).message.code(), 0);
-  ASSERT_EQ(rig_.Snapshot().plans.size(), 2u);
+  const auto plans = [&] {
+    return rig_.Look([](const NodeView& view) {
+      return view.node.tenure().plans().standing().size();
+    });
+  };
+  ASSERT_EQ(plans(), 2u);
   client.reset();
   // The streamer lets go on its own.
-  EXPECT_TRUE(testing::Until([&] { return rig_.Snapshot().plans.empty(); }));
-  EXPECT_EQ(rig_.Snapshot().sessions.size(), 1u);  // The publisher's.
+  EXPECT_TRUE(testing::Until([&] { return plans() == 0; }));
+  EXPECT_EQ(rig_.sessions(), 1u);  // The publisher's.
 }
 
 // A session imports slabs as replies come, so what lies in a slab must not be

@@ -28,14 +28,16 @@ void AwaitSpills(EngineRig& rig) {
   bool spilling = true;
   while (spilling) {
     std::this_thread::yield();
-    spilling = false;
-    for (const ModelSnapshot& model : rig.Snapshot().models) {
-      for (const GroupSnapshot& group : model.groups) {
-        for (const CopySnapshot& copy : group.copies) {
-          spilling = spilling || copy.residency == Residency::kSpilling;
+    spilling = rig.Look([](const NodeView& view) {
+      for (const auto& [id, model] : view.node.copies().models()) {
+        for (const GroupEntry& group : model->groups) {
+          for (const auto& [place, copy] : group.copies) {
+            if (copy.state == Residency::kSpilling) return true;
+          }
         }
       }
-    }
+      return false;
+    });
   }
 }
 
@@ -75,9 +77,10 @@ void ExpectNothingLeaks(EngineRig& rig, SessionId session) {
     rig.Evict("m").IgnoreError();
     AwaitSpills(rig);
   }
-  const NodeSnapshot snapshot = rig.Snapshot();
-  EXPECT_THAT(snapshot.sessions, ::testing::IsEmpty());
-  for (const TierSnapshot& tier : snapshot.tiers) {
+  EXPECT_EQ(rig.sessions(), 0u);
+  const std::vector<TierUse> tiers = rig.Look(
+      [](const NodeView& view) { return view.node.picture().Tiers(view.now); });
+  for (const TierUse& tier : tiers) {
     EXPECT_EQ(tier.leased_bytes, 0u) << ToString(tier.at);
     if (tier.at.tier == Tier::kDisk) continue;
     EXPECT_EQ(tier.used_bytes, 0u) << ToString(tier.at);

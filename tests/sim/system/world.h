@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/functional/function_ref.h"
 #include "daemon/engine/engine.h"
 #include "tests/sim/system/reaper.h"
@@ -203,7 +204,9 @@ class World {
   void Known(Worker* worker, const ModelPtr& model,
              std::optional<FileModel> of);
   void GiveAllBack();
-  NodeSnapshot Snapshot();
+  void CheckEmpty(const NodeView& view);
+  // Asks the engine, and runs until it has answered.
+  void Look(absl::AnyInvocable<void(const NodeView&)> look);
   std::string Picture();
 
   // An answer to this worker; dropped if the worker is gone by then.

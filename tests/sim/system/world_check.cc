@@ -205,46 +205,70 @@ void World::Known(Worker* worker, const ModelPtr& model,
   all_models_[model->id] = model;
 }
 
-NodeSnapshot World::Snapshot() {
-  std::optional<NodeSnapshot> taken;
-  engine_->Ask(SnapshotArgs{}, [&](absl::StatusOr<NodeSnapshot> snapshot) {
-    taken = *std::move(snapshot);
-  });
-  while (!taken.has_value()) Pump();
-  return *std::move(taken);
+void World::Look(absl::AnyInvocable<void(const NodeView&)> look) {
+  bool answered = false;
+  engine_->Ask(LookArgs{std::move(look)},
+               [&](const absl::Status&) { answered = true; });
+  while (!answered) Pump();
 }
 
 // What is where, for who reads a report.
 std::string World::Picture() {
-  if (engine_ == nullptr) return "";
-  const NodeSnapshot snapshot = Snapshot();
   std::string text;
-  for (const TierSnapshot& tier : snapshot.tiers) {
-    absl::StrAppend(&text, "\n  ", hoistd::ToString(tier.at), ": ",
-                    tier.used_bytes / kPage, " of ",
-                    tier.capacity_bytes / kPage, " pages used, ",
-                    tier.largest_free_bytes / kPage, " free at once, ",
-                    tier.leased_bytes / kPage, " leased, ",
-                    tier.pinned_bytes / kPage, " pinned");
-  }
-  for (const PlanSnapshot& plan : snapshot.plans) {
-    absl::StrAppend(&text, "\n  plan ", plan.id.number(), " of session ",
-                    plan.session.number(), ", ", plan.model, ": holds ",
-                    plan.held_bytes / kPage, " pages, has copied ",
-                    plan.copied_bytes / kPage);
-  }
-  for (const ModelSnapshot& model : snapshot.models) {
-    for (const GroupSnapshot& group : model.groups) {
-      absl::StrAppend(&text, "\n  ", model.name, "/", group.name, ", ",
-                      group.image_bytes, " bytes:");
-      for (const CopySnapshot& copy : group.copies) {
-        absl::StrAppend(&text, " ", hoistd::ToString(copy.at), " ",
-                        hoistd::ToString(copy.residency), " x", copy.leases,
-                        copy.pinned ? " pinned" : "");
+  if (engine_ == nullptr) return text;
+  Look([&](const NodeView& view) {
+    for (const TierUse& tier : view.node.picture().Tiers(view.now)) {
+      absl::StrAppend(&text, "\n  ", hoistd::ToString(tier.at), ": ",
+                      tier.used_bytes / kPage, " of ",
+                      tier.capacity_bytes / kPage, " pages used, ",
+                      tier.largest_free_bytes / kPage, " free at once, ",
+                      tier.leased_bytes / kPage, " leased, ",
+                      tier.pinned_bytes / kPage, " pinned");
+    }
+    for (const auto& [id, plan] : view.node.tenure().plans().standing()) {
+      absl::StrAppend(&text, "\n  plan ", id.number(), " of session ",
+                      plan.session.number(), ", model ",
+                      plan.grant.model.number(), ": holds ", plan.held.size(),
+                      " groups", plan.ended ? ", has ended" : "");
+    }
+    for (const LaneStats& lane : view.lanes) {
+      absl::StrAppend(&text, "\n  plan ", lane.plan.number(), " has copied ",
+                      lane.copied_bytes / kPage, " pages");
+    }
+    for (const auto& [id, model] : view.node.copies().models()) {
+      for (const GroupEntry& group : model->groups) {
+        absl::StrAppend(&text, "\n  ", model->model->spec->name, "/",
+                        group.group->name, " of model ", id.number(), ", ",
+                        group.group->image_bytes,
+                        " bytes:", group.spilled.has_value() ? " spilled" : "");
+        for (const auto& [place, copy] : group.copies) {
+          absl::StrAppend(&text, " ", hoistd::ToString(place.at), " ",
+                          hoistd::ToString(copy.state), " x", copy.leases,
+                          copy.pinned ? " pinned" : "");
+        }
       }
     }
-  }
+  });
   return text;
+}
+
+void World::CheckEmpty(const NodeView& view) {
+  const Tenure& tenure = view.node.tenure();
+  if (!view.node.copies().models().empty() ||
+      !tenure.sessions().all().empty() || !tenure.plans().standing().empty()) {
+    Violation(Check::kGivenBack, "something is left that was forgotten");
+  }
+  for (const TierUse& tier : view.node.picture().Tiers(view.now)) {
+    uint64_t used = tier.used_bytes + tier.leased_bytes + tier.pinned_bytes;
+    for (const Holder& holder : tier.holders) {
+      // That stays for whoever comes.
+      if (lives_ > 1 && holder.name == kLeftByTheLast) used -= holder.bytes;
+    }
+    if (used == 0) continue;
+    Violation(Check::kGivenBack,
+              absl::StrCat(used, " bytes of ", hoistd::ToString(tier.at),
+                           " are used, by nobody"));
+  }
 }
 
 void World::GiveAllBack() {
@@ -261,17 +285,29 @@ void World::GiveAllBack() {
     while (!worker->asks.empty()) AnswerAsk(*worker);
   }
   Rest();
-  for (const SessionSnapshot& session : Snapshot().sessions) {
-    if (session.leases == 0 && session.plans == 0) continue;
-    Violation(Check::kGivenBack,
-              absl::StrCat("a worker gave all back and has ", session.leases,
-                           " leases, ", session.plans, " plans"));
-  }
+  Look([&](const NodeView& view) {
+    const Tenure& tenure = view.node.tenure();
+    for (const auto& [id, session] : tenure.sessions().all()) {
+      const size_t leases = session.leases.size();
+      const size_t plans = tenure.plans().LiveOf(id).size();
+      if (leases == 0 && plans == 0) continue;
+      Violation(Check::kGivenBack,
+                absl::StrCat("a worker gave all back and has ", leases,
+                             " leases, ", plans, " plans"));
+    }
+  });
   while (!workers_.empty()) Die(workers_.begin()->first);
   Rest();
-  for (const ModelSnapshot& model : Snapshot().models) {
+  std::vector<std::string> models;
+  Look([&](const NodeView& view) {
+    for (const auto& [id, entry] : view.node.copies().models()) {
+      models.push_back(hoistd::ToString(
+          OwnedName{entry->model->owner, entry->model->spec->name}));
+    }
+  });
+  for (const std::string& model : models) {
     CopySelector which;
-    which.model = hoistd::ToString(OwnedName{model.owner, model.name});
+    which.model = model;
     which.asker = {.uid = User(0), .admin = true};
     using Totals = absl::StatusOr<CopyTotals>;
     engine_->Ask(UnpinArgs{which}, Reply<Totals>("unpin", nullptr, nullptr));
@@ -279,22 +315,7 @@ void World::GiveAllBack() {
                  Reply<Totals>("evict --forget", nullptr, nullptr));
   }
   Rest();
-  const NodeSnapshot snapshot = Snapshot();
-  if (!snapshot.models.empty() || !snapshot.sessions.empty() ||
-      !snapshot.plans.empty()) {
-    Violation(Check::kGivenBack, "something is left that was forgotten");
-  }
-  for (const TierSnapshot& tier : snapshot.tiers) {
-    uint64_t used = tier.used_bytes + tier.leased_bytes + tier.pinned_bytes;
-    for (const Holder& holder : tier.holders) {
-      // That stays for whoever comes.
-      if (lives_ > 1 && holder.name == kLeftByTheLast) used -= holder.bytes;
-    }
-    if (used == 0) continue;
-    Violation(Check::kGivenBack,
-              absl::StrCat(used, " bytes of ", hoistd::ToString(tier.at),
-                           " are used, by nobody"));
-  }
+  Look([&](const NodeView& view) { CheckEmpty(view); });
   if (!engine_->node().quota().users().empty()) {
     Violation(Check::kGivenBack, "somebody still holds something");
   }

@@ -137,18 +137,17 @@ void World::Begun() {
 // not of the model that its workers knew.
 void World::DropRenumbered(std::set<std::string>& kept) const {
   const std::vector<std::string> notes = engine_->notes().notes;
-  for (const ModelSnapshot& model :
-       engine_->node().picture().Snapshot(clock_.Now()).models) {
+  for (const auto& [id, entry] : engine_->node().copies().models()) {
+    const std::string& model = entry->model->spec->name;
+    const std::string owner = ToString(entry->model->owner);
     const std::string note =
-        absl::StrCat("model ", model.name, " of ", ToString(model.owner),
-                     " is back without ");
+        absl::StrCat("model ", model, " of ", owner, " is back without ");
     if (!std::ranges::any_of(notes, [&](const std::string& said) {
           return absl::StrContains(said, note);
         })) {
       continue;
     }
-    const std::string name =
-        absl::StrCat(" ", ToString(model.owner), " ", model.name, " of ");
+    const std::string name = absl::StrCat(" ", owner, " ", model, " of ");
     std::erase_if(kept, [&](const std::string& what) {
       return absl::StrContains(what, name);
     });
@@ -195,32 +194,33 @@ void World::ForgetInstance() {
 
 std::set<std::string> World::KeptOf(const Node& node) const {
   std::set<std::string> kept;
-  const NodeSnapshot snapshot = node.picture().Snapshot(clock_.Now());
-  for (const ModelSnapshot& model : snapshot.models) {
-    const std::string name =
-        absl::StrCat(model.id.number(), " ", ToString(model.owner), " ",
-                     model.name, " of ", model.groups.size());
+  for (const auto& [id, entry] : node.copies().models()) {
+    const hoistd::Model& model = *entry->model;
+    const std::string name = absl::StrCat(
+        id.number(), " ", ToString(model.owner), " ", model.spec->name, " of ",
+        entry->groups.size() - entry->missing());
     kept.insert(name);
-    for (const GroupSnapshot& group : model.groups) {
-      for (const CopySnapshot& copy : group.copies) {
-        if (copy.at == OnHost() || copy.residency != Residency::kPresent) {
-          continue;
-        }
-        kept.insert(absl::StrCat(name, ", ", group.name, " ",
-                                 hoistd::ToString(copy.at), " leased ",
-                                 copy.leases));
-        if (!copy.pinned) continue;
-        kept.insert(absl::StrCat(kPinOf, name, ", ", group.name, " ",
-                                 hoistd::ToString(copy.at)));
+    for (const GroupEntry& group : entry->groups) {
+      for (const auto& [place, copy] : group.copies) {
+        if (place == kHost || copy.state != Residency::kPresent) continue;
+        const std::string where = absl::StrCat(name, ", ", group.group->name,
+                                               " ", hoistd::ToString(place.at));
+        kept.insert(absl::StrCat(where, " leased ", copy.leases));
+        if (copy.pinned) kept.insert(absl::StrCat(kPinOf, where));
+      }
+      if (group.spilled.has_value()) {
+        kept.insert(absl::StrCat(name, ", ", group.group->name, " ",
+                                 hoistd::ToString(OnDisk()), " leased 0"));
       }
     }
   }
-  for (const PlanSnapshot& plan : snapshot.plans) {
-    kept.insert(absl::StrCat(kPlan, plan.id.number()));
+  for (const auto& [id, plan] : node.tenure().plans().standing()) {
+    if (!plan.ended) kept.insert(absl::StrCat(kPlan, id.number()));
   }
-  for (const SessionSnapshot& session : snapshot.sessions) {
-    kept.insert(absl::StrCat("session ", session.id.number(), " ",
-                             session.client_name, " leases ", session.leases));
+  for (const auto& [id, session] : node.tenure().sessions().all()) {
+    kept.insert(absl::StrCat("session ", id.number(), " ",
+                             session.args.client_name, " leases ",
+                             session.leases.size()));
   }
   return kept;
 }

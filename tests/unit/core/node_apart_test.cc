@@ -280,10 +280,10 @@ TEST(NodeApart, ADevicesCopyComesFromInPlaceWhereTheHostPoolHasNone) {
   const auto& way = rig.TheWay<InPlaceToDevice>();
   EXPECT_EQ(way.from_offset, rig.GrantOf(cold).offset);
   EXPECT_EQ(way.device, DeviceIndex(0));
-  const uint64_t before = rig.Snapshot().counters.host_to_device_bytes;
+  const uint64_t before = rig.counters().host_to_device_bytes;
   rig.FinishAll();
   EXPECT_OK(rig.StatusOf(hot));
-  EXPECT_EQ(rig.Snapshot().counters.host_to_device_bytes - before, 2 * kPage);
+  EXPECT_EQ(rig.counters().host_to_device_bytes - before, 2 * kPage);
   EXPECT_FALSE(rig.Has(Key(rig.adas, 0), OnHost()));
 }
 

@@ -41,7 +41,7 @@ struct Arenas : NodeRig {
     }
     return slabs;
   }
-  TierSnapshot Place() { return TierOf(InPlace()); }
+  TierUse Place() { return TierOf(InPlace()); }
   GroupKey Key(uint32_t group) { return {model, GroupIndex(group)}; }
 
   SessionId ada = Open(1), bob = Open(2);
@@ -57,9 +57,8 @@ TEST(NodeArenas, IsOfPiecesThatNobodyElseHas) {
   const ArenaGrant second = rig.ArenaOf(rig.OpenArena(rig.ada, 1));
   EXPECT_THAT(rig.Place().holders, SizeIs(2));
   EXPECT_EQ(rig.Place().arena_bytes, 7 * kPage);
-  const SessionSnapshot session = rig.Snapshot().sessions[0];
-  EXPECT_EQ(session.arenas, 2u);
-  EXPECT_EQ(session.arena_bytes, 7 * kPage);
+  EXPECT_THAT(rig.node().books().arenas.Of(rig.ada),
+              ::testing::ElementsAre(first.id, second.id));
 }
 
 TEST(NodeArenas, IsBackWhenItIsClosedOrItsSessionEnds) {
@@ -95,7 +94,7 @@ TEST(NodeArenas, TheUsersNextHasTheSameMemoryZeroed) {
   const ArenaGrant second = rig.ArenaOf(rig.OpenArena(next, 6));
   EXPECT_EQ(rig.SlabsOf(first), rig.SlabsOf(second));
   EXPECT_EQ(rig.Place().kept_arena_bytes, 0u);
-  const Counters counters = rig.Snapshot().counters;
+  const Counters& counters = rig.counters();
   EXPECT_EQ(counters.arena_made_bytes, 6 * kPage);
   EXPECT_EQ(counters.arena_reused_bytes, 6 * kPage);
 }
@@ -121,7 +120,7 @@ TEST(NodeArenas, AnotherUsersNextHasOtherMemory) {
     EXPECT_NE(use.slab.id, first.slabs[0].slab.id);
   }
   EXPECT_EQ(rig.Place().kept_arena_bytes, 0u);  // It was in the way.
-  EXPECT_EQ(rig.Snapshot().counters.arena_reused_bytes, 0u);
+  EXPECT_EQ(rig.counters().arena_reused_bytes, 0u);
 }
 
 TEST(NodeArenas, WhatCannotBeZeroedGoesAndWhoWaitedForItIsTold) {
@@ -146,7 +145,7 @@ TEST(NodeArenas, OneThatIsGivenUpWhileItComesIsTheNextOnes) {
   EXPECT_EQ(rig.Place().kept_arena_bytes, 4 * kPage);
   rig.hold_slabs = false;
   rig.ArenaOf(rig.OpenArena(rig.Open(1), 4));
-  EXPECT_EQ(rig.Snapshot().counters.arena_made_bytes, 0u);
+  EXPECT_EQ(rig.counters().arena_made_bytes, 0u);
 }
 
 TEST(NodeArenas, WhereMemoryCannotBeMadeTheRefusalSaysWhy) {

@@ -49,7 +49,7 @@ TEST_F(NodeCheckDevice, WhatIsRightStaysWhereItIs) {
   rig_.FinishAll();
   const CheckedGroup& checked = rig_.AnswerTo(request)->checked;
   EXPECT_EQ(checked.bytes, 6 * kPage);  // Disk, host and device.
-  EXPECT_EQ(rig_.Snapshot().counters.device_to_host_bytes, 2 * kPage);
+  EXPECT_EQ(rig_.counters().device_to_host_bytes, 2 * kPage);
   EXPECT_THAT(checked.findings, IsEmpty());
   ASSERT_OK(rig_.Release(session_, lease));
   EXPECT_TRUE(rig_.Has(key_, kDevice));
@@ -132,7 +132,7 @@ TEST_F(NodeCheckDevice, ItsBytesComeFromTheDiskWhereTheHostHasNone) {
   const CheckedGroup& checked = Check(/*repair=*/true);
   ASSERT_THAT(checked.findings, SizeIs(1));
   EXPECT_THAT(checked.findings[0].what, HasSubstr("and is right"));
-  EXPECT_EQ(rig_.Snapshot().counters.spill_read_bytes, 2 * kPage);
+  EXPECT_EQ(rig_.counters().spill_read_bytes, 2 * kPage);
   ExpectRight();
 }
 
@@ -144,7 +144,7 @@ TEST_F(NodeCheckDevice, ADamagedHostRepairsNothing) {
   EXPECT_EQ(checked.findings[0].at, OnHost());
   EXPECT_EQ(checked.findings[1].at, kDevice);
   EXPECT_THAT(checked.findings[1].what, HasSubstr("and is right"));
-  EXPECT_EQ(rig_.Snapshot().counters.spill_read_bytes, 2 * kPage);
+  EXPECT_EQ(rig_.counters().spill_read_bytes, 2 * kPage);
   ExpectRight();
 }
 
@@ -257,7 +257,7 @@ TEST_F(NodeCheckDevice, ASuccessorKnowsWhatWasNotLoadedAgain) {
   rig_.FinishAll();
   EXPECT_TRUE(rig_.Has(key_, kDevice));
   rig_.StageNow(session_, key_);  // Loaded anew.
-  EXPECT_GT(rig_.Snapshot().counters.host_to_device_bytes, 0u);
+  EXPECT_GT(rig_.counters().host_to_device_bytes, 0u);
   ExpectRight();
 }
 

@@ -83,7 +83,7 @@ TEST_F(NodeCheck, ADamagedHostIsReadFromTheDisk) {
   EXPECT_FALSE(rig_.Has(key_, OnHost()));
   EXPECT_FALSE(rig_.Has(key_, NodeRig::FirstDevice()));
   rig_.StageNow(session_, key_);
-  EXPECT_EQ(rig_.Snapshot().counters.spill_read_bytes, 2 * kPage);
+  EXPECT_EQ(rig_.counters().spill_read_bytes, 2 * kPage);
 }
 
 TEST_F(NodeCheck, ACopyOfADamagedHostThatIsOnItsWayIsSaid) {

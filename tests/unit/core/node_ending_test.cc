@@ -29,7 +29,7 @@ class NodeEndingTest : public ::testing::Test {
   absl::Status Park(SessionId session, GroupKey key) {
     return rig_.Prefetch(session, key.model, {key.group.number()}, OnDisk());
   }
-  size_t models() { return rig_.Snapshot().models.size(); }
+  size_t models() { return rig_.node().copies().models().size(); }
 
   NodeRig rig_{{.can_spill = true, .saves_at_once = true}};
   const SessionId session_ = rig_.Open(1);
@@ -44,7 +44,7 @@ TEST_F(NodeEndingTest, EndsWithItsSessionInEveryTier) {
   EXPECT_EQ(models(), 0u);
   EXPECT_THAT(rig_.spills(), IsEmpty());
   EXPECT_EQ(rig_.TierOf(OnHost()).used_bytes, 0u);
-  EXPECT_EQ(rig_.Snapshot().counters.models_forgotten, 0u);
+  EXPECT_EQ(rig_.counters().models_forgotten, 0u);
 }
 
 TEST_F(NodeEndingTest, WhatOutlivesItsSessionStays) {

@@ -47,8 +47,7 @@ TEST(NodeHeat, WhatWasTouchedIsCounted) {
         rig.ada,
         {.model = rig.model, .touched_hot_bytes = 5, .touched_cold_bytes = 3}));
   }
-  const Counters counters =
-      rig.node().picture().Snapshot(absl::UnixEpoch()).counters;
+  const Counters& counters = rig.counters();
   EXPECT_EQ(counters.touched_hot_bytes, 10u);
   EXPECT_EQ(counters.touched_cold_bytes, 6u);
 }

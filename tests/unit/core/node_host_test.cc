@@ -31,9 +31,7 @@ class NodeHost : public ::testing::Test {
   }
   uint64_t Used() const { return rig_.TierOf(OnHost()).used_bytes / kPage; }
   uint64_t Shared() const { return rig_.TierOf(OnHost()).shared_bytes / kPage; }
-  uint64_t Read() const {
-    return rig_.Snapshot().counters.file_read_bytes / kPage;
-  }
+  uint64_t Read() const { return rig_.counters().file_read_bytes / kPage; }
 
   NodeRig rig_{{.host_pages = 20, .device_pages = {16}}};
   SessionId session_ = rig_.Open();

@@ -42,9 +42,7 @@ class NodePersistedParts : public ::testing::Test {
     if (ready_pages > 0) next_->GrowHost(ready_pages);
   }
   uint64_t Used() const { return next_->TierOf(OnHost()).used_bytes / kPage; }
-  uint64_t ReadBytes() const {
-    return next_->Snapshot().counters.file_read_bytes;
-  }
+  uint64_t ReadBytes() const { return next_->counters().file_read_bytes; }
 
   NodeRig last_;
   Effects effects_;

@@ -307,7 +307,7 @@ TEST_F(NodePlan, IdleCopiesLeaveForARing) {
   const PlanGrant plan = rig_.PlanOf(
       rig_.SetPlan(session_, model, Upto(9), 2, absl::ZeroDuration()));
   EXPECT_EQ(plan.ring_bytes, 2 * kPage);
-  EXPECT_EQ(rig_.Snapshot().counters.device_evictions, 2u);
+  EXPECT_EQ(rig_.counters().device_evictions, 2u);
 }
 
 TEST_F(NodePlan, ARingIsGivenBackOnlyWhenNothingCopiesIntoItAnyMore) {
@@ -315,7 +315,7 @@ TEST_F(NodePlan, ARingIsGivenBackOnlyWhenNothingCopiesIntoItAnyMore) {
   const PlanGrant plan = rig_.PlanOf(rig_.SetPlan(session_, model, Upto(9), 2));
   ASSERT_OK(rig_.EndPlan(session_, plan.id));
   EXPECT_EQ(rig_.node().tenure().FindPlan(plan.id), nullptr);
-  EXPECT_THAT(rig_.Snapshot().plans, IsEmpty());
+  EXPECT_THAT(rig_.node().tenure().plans().LiveOf(session_), IsEmpty());
   EXPECT_EQ(rig_.TierOf(kDevice).used_bytes, 2 * kPage);
   EXPECT_THAT(rig_.EndPlan(session_, plan.id),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("no plan")));
@@ -434,7 +434,7 @@ TEST_F(NodePlanHolds, AllArriveAndNoneTwice) {
   rig_.Hold(plan.id, {0, 1, 2, 3});
   EXPECT_THAT(rig_.Moving(), IsEmpty());
   EXPECT_EQ(rig_.node().tenure().held_bytes(), 4 * kPage);
-  EXPECT_EQ(rig_.Snapshot().plans.at(0).held_bytes, 4 * kPage);
+  EXPECT_THAT(rig_.node().tenure().plans().Find(plan.id)->held, SizeIs(4));
 }
 
 TEST_F(NodePlanHolds, ACopyThatIsHeldStaysUntilItIsLetGo) {

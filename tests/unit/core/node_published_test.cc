@@ -31,7 +31,7 @@ TEST(NodePublished, IsStagedFromTheHostItWasReceivedIn) {
   const GroupKey key = rig.Published(session, "p", "a", 2);
   EXPECT_TRUE(rig.Has(key, OnHost()));
   rig.StageNow(session, key);
-  EXPECT_EQ(rig.Snapshot().counters.spill_read_bytes, 0u);
+  EXPECT_EQ(rig.counters().spill_read_bytes, 0u);
 }
 
 TEST(NodePublished, GroupsOfOneNameAreOneModel) {
@@ -41,7 +41,7 @@ TEST(NodePublished, GroupsOfOneNameAreOneModel) {
   const GroupKey b = rig.Published(session, "p", "b", 1);
   EXPECT_EQ(a.model, b.model);
   EXPECT_NE(a.group, b.group);
-  EXPECT_THAT(rig.Snapshot().models.at(0).groups, SizeIs(2));
+  EXPECT_THAT(rig.node().copies().models().begin()->second->groups, SizeIs(2));
 }
 
 TEST(NodePublished, TheSameBytesAttachAndTakeNoSpace) {
@@ -107,7 +107,7 @@ TEST(NodePublished, WhatIsNotWhatWasExpectedLeavesNothing) {
               StatusIs(absl::StatusCode::kDataLoss,
                        HasSubstr("p/a are others than expected")));
   EXPECT_EQ(rig.TierOf(OnHost()).used_bytes, 0u);
-  EXPECT_THAT(rig.Snapshot().models, IsEmpty());
+  EXPECT_THAT(rig.node().copies().models(), IsEmpty());
 
   const RequestId again = rig.Publish(session, "p", "a", 2, /*content=*/1,
                                       absl::Seconds(60), right);
@@ -130,7 +130,7 @@ TEST(NodePublished, AFailedReceiveLeavesNothing) {
   EXPECT_THAT(rig.AnswerTo(request)->status,
               StatusIs(absl::StatusCode::kInvalidArgument));
   EXPECT_EQ(rig.TierOf(OnHost()).used_bytes, 0u);
-  EXPECT_THAT(rig.Snapshot().models, IsEmpty());
+  EXPECT_THAT(rig.node().copies().models(), IsEmpty());
 }
 
 TEST(NodePublished, ASessionThatClosesMeanwhileLeavesNothing) {
@@ -141,7 +141,7 @@ TEST(NodePublished, ASessionThatClosesMeanwhileLeavesNothing) {
   rig.Close(session);
   rig.FinishAll();
   EXPECT_EQ(rig.TierOf(OnHost()).used_bytes, 0u);
-  EXPECT_THAT(rig.Snapshot().models, IsEmpty());
+  EXPECT_THAT(rig.node().copies().models(), IsEmpty());
 }
 
 TEST(NodePublished, IsRefusedInTimeWhereThereIsNoSpace) {
@@ -190,8 +190,8 @@ TEST(NodePublished, IsSpilledBeforeItGoes) {
   EXPECT_EQ(rig.TierOf(OnDisk()).used_bytes, 2 * kPage);
   // And comes back from there.
   rig.StageNow(session, key);
-  EXPECT_EQ(rig.Snapshot().counters.spill_read_bytes, 2 * kPage);
-  EXPECT_EQ(rig.Snapshot().counters.spill_written_bytes, 2 * kPage);
+  EXPECT_EQ(rig.counters().spill_read_bytes, 2 * kPage);
+  EXPECT_EQ(rig.counters().spill_written_bytes, 2 * kPage);
 }
 
 TEST(NodePublished, TheDiskShowsWhatItCouldHold) {
@@ -200,7 +200,7 @@ TEST(NodePublished, TheDiskShowsWhatItCouldHold) {
     rig.Published(rig.Open(), "p", "a", 2);
     rig.Evict("p");
     rig.FinishAll();
-    const TierSnapshot disk = rig.TierOf(OnDisk());
+    const TierUse disk = rig.TierOf(OnDisk());
     EXPECT_EQ(disk.capacity_bytes,
               can_spill ? testing::kSpillPages * kPage : 0);
     EXPECT_EQ(disk.used_bytes, can_spill ? 2 * kPage : 0);
@@ -352,7 +352,7 @@ TEST(NodePublished, WhatTheStoreHasIsServedAfterARestart) {
   EXPECT_EQ(rig.TierOf(OnDisk()).used_bytes, 2 * kPage);
   rig.Store(SpillId(5), group);
   rig.StageNow(owner, Key((*model)->id, 0));
-  EXPECT_EQ(rig.Snapshot().counters.spill_read_bytes, 2 * kPage);
+  EXPECT_EQ(rig.counters().spill_read_bytes, 2 * kPage);
 }
 
 TEST(NodePublished, WhoOpensAModelThatLacksGroupsIsToldHowMany) {
@@ -377,14 +377,14 @@ TEST(NodePublished, WhoOpensAModelThatLacksGroupsIsToldHowMany) {
                                HasSubstr("evict --forget"))));
   };
   lacks("2 of its 3 groups are gone");
-  EXPECT_EQ(rig.Snapshot().models.at(0).missing_groups, 2u);
+  EXPECT_EQ(rig.node().copies().models().begin()->second->missing(), 2u);
   // An admin still sees what there is.
   EXPECT_OK(rig.node().tenure().Find(NodeRig::kAdmin, "p"));
   rig.Published(session, "p", "b", 1);
   lacks("1 of its 3 groups are gone");
   rig.Published(session, "p", "c", 1);
   EXPECT_OK(rig.node().tenure().Find(session, "p"));
-  EXPECT_EQ(rig.Snapshot().models.at(0).missing_groups, 0u);
+  EXPECT_EQ(rig.node().copies().models().begin()->second->missing(), 0u);
 }
 
 TEST(NodePublished, AForgottenGroupIsNotComparedWith) {

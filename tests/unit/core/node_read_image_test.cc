@@ -52,7 +52,7 @@ TEST(NodeReadImage, ComesUpToTheHostAndFromThereToTheClient) {
   rig.Finish<HostToClient>();
   EXPECT_OK(StatusOf(rig, request));
   EXPECT_EQ(rig.TierOf(NodeRig::FirstDevice()).used_bytes, 0u);
-  EXPECT_EQ(rig.Snapshot().counters.stages, 0u);
+  EXPECT_EQ(rig.counters().stages, 0u);
   ExpectFree(rig, model);
 }
 
@@ -112,7 +112,7 @@ TEST(NodeReadImage, ASpilledGroupComesFromTheStore) {
   const RequestId request = rig.ReadImage(session, key);
   rig.FinishAll();
   EXPECT_OK(StatusOf(rig, request));
-  EXPECT_EQ(rig.Snapshot().counters.spill_read_bytes, 2 * kPage);
+  EXPECT_EQ(rig.counters().spill_read_bytes, 2 * kPage);
 }
 
 TEST(NodeReadImage, ACopyThatIsReadMaySpillMeanwhile) {

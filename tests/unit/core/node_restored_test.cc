@@ -56,9 +56,8 @@ TEST_F(NodeRestored, IsReadWhereItLiesAndServedOnceItIsFoundRight) {
   rig_.FinishAll();
   rig_.LeaseOf(stage);
   EXPECT_EQ(Published(), 3 * kPage);
-  const NodeSnapshot snapshot = rig_.Snapshot();
-  EXPECT_EQ(snapshot.counters.file_read_bytes, 0u);
-  EXPECT_EQ(snapshot.counters.spill_read_bytes, 0u);
+  EXPECT_EQ(rig_.counters().file_read_bytes, 0u);
+  EXPECT_EQ(rig_.counters().spill_read_bytes, 0u);
   EXPECT_EQ(rig_.TierOf(OnHost()).used_bytes, 3 * kPage);
   rig_.StageNow(session, KeyOf(session, 0));
 }
@@ -99,7 +98,7 @@ TEST_F(NodeRestored, WhatIsWrongIsReadFromTheDisk) {
   const RequestId stage = rig_.Stage(session, KeyOf(session, 0));
   rig_.FinishAll();
   rig_.LeaseOf(stage);
-  EXPECT_EQ(rig_.Snapshot().counters.spill_read_bytes, 2 * kPage);
+  EXPECT_EQ(rig_.counters().spill_read_bytes, 2 * kPage);
   EXPECT_EQ(Published(), 0u);
 }
 

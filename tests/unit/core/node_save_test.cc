@@ -97,7 +97,7 @@ TEST_F(NodeSave, AModelIsForgottenWhileItIsWritten) {
   const GroupKey key = rig_.Published(session_, "p", "a", 2);
   const ModelId files = rig_.AddModel(session_, "m", {16});
   ASSERT_OK(rig_.Forget(session_, key.model));
-  EXPECT_THAT(rig_.Snapshot().models, SizeIs(1));
+  EXPECT_THAT(rig_.node().copies().models(), SizeIs(1));
   // Nobody gets its memory meanwhile.
   EXPECT_EQ(rig_.TierOf(OnHost()).used_bytes, 2 * kPage);
   const RequestId all =

@@ -53,7 +53,7 @@ uint64_t CyclicHits(bool hint, uint32_t groups, uint64_t room, int rounds) {
   for (int round = 0; round < rounds; ++round) {
     for (const uint32_t g : order) Use(rig, session, Key(model, g));
   }
-  return rig.Snapshot().counters.stages_resident;
+  return rig.counters().stages_resident;
 }
 
 TEST(NodeSpace, AnOrderHintBeatsRecencyOnACycle) {

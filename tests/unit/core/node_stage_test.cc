@@ -64,7 +64,7 @@ TEST(NodeStage, WhatIsResidentIsLeasedAtOnce) {
   EXPECT_TRUE(answer->lease->was_resident);
   EXPECT_THAT(answer->lease->new_slabs, IsEmpty());  // It has them already.
   EXPECT_THAT(rig.Moving(), IsEmpty());
-  EXPECT_EQ(rig.Snapshot().counters.stages_resident, 1u);
+  EXPECT_EQ(rig.counters().stages_resident, 1u);
 }
 
 TEST(NodeStage, ThoseWhoWantTheSameShareOneCopy) {
@@ -79,7 +79,7 @@ TEST(NodeStage, ThoseWhoWantTheSameShareOneCopy) {
   rig.LeaseOf(second);
   EXPECT_EQ(rig.AnswerTo(first)->lease->offset,
             rig.AnswerTo(second)->lease->offset);
-  EXPECT_EQ(rig.Snapshot().counters.host_to_device_bytes, 2 * kPage);
+  EXPECT_EQ(rig.counters().host_to_device_bytes, 2 * kPage);
 }
 
 TEST(NodeStage, AStageHurriesWhatWasOnlyPrefetched) {
@@ -119,7 +119,7 @@ TEST(NodeStage, AStageThatMayNotWaitIsRefusedWithNumbers) {
                      HasSubstr("(worker1)"),
                      HasSubstr("largest free piece is 4.0 KiB"))));
   EXPECT_THAT(rig.Moving(), IsEmpty());
-  EXPECT_EQ(rig.Snapshot().counters.stages_refused, 1u);
+  EXPECT_EQ(rig.counters().stages_refused, 1u);
 }
 
 TEST(NodeStage, AStageThatMayNotWaitForSpaceWaitsForBytes) {
@@ -145,7 +145,7 @@ TEST(NodeStage, WaitsForALeaseToBeReleased) {
   rig.FinishAll();
   rig.LeaseOf(request);
   EXPECT_FALSE(rig.Has(Key(model, 0), kDevice));
-  EXPECT_EQ(rig.Snapshot().counters.device_evictions, 1u);
+  EXPECT_EQ(rig.counters().device_evictions, 1u);
 }
 
 TEST(NodeStage, ResourceExhaustedWhereItWaitedForSpace) {
@@ -176,9 +176,9 @@ TEST(NodeStage, DeadlineExceededWhereBytesWereOnTheirWay) {
   // The bytes are kept: the next stage need not wait.
   rig.FinishAll();
   rig.StageNow(session, Key(model, 0));
-  EXPECT_EQ(rig.Snapshot().counters.file_read_bytes, 2 * kPage);
-  EXPECT_EQ(rig.Snapshot().counters.host_to_device_bytes, 2 * kPage);
-  EXPECT_EQ(rig.Snapshot().counters.stages_resident, 1u);
+  EXPECT_EQ(rig.counters().file_read_bytes, 2 * kPage);
+  EXPECT_EQ(rig.counters().host_to_device_bytes, 2 * kPage);
+  EXPECT_EQ(rig.counters().stages_resident, 1u);
 }
 
 TEST(NodeStage, WhatCanNeverFitIsRefusedAtOnce) {
@@ -456,7 +456,7 @@ TEST(NodeStage, ClosingAtAnyStepGivesEverythingBack) {
     rig.Close(session);
     rig.FinishAll();
     EXPECT_EQ(rig.TierOf(kDevice).leased_bytes, 0u);
-    EXPECT_THAT(rig.Snapshot().sessions, SizeIs(1));
+    EXPECT_THAT(rig.node().tenure().sessions().all(), SizeIs(1));
     rig.Advance(absl::Minutes(2));
     EXPECT_EQ(rig.node().NextDeadline(), absl::InfiniteFuture());
     EXPECT_EQ(rig.Evict("m").kept, 0u);

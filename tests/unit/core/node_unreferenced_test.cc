@@ -123,7 +123,7 @@ TEST_F(NodeUnreferenced, ASessionThatIsDoneWithAModelKeepsItNoMore) {
   rig_.FinishAll();
   EXPECT_OK(rig_.AnswerTo(request)->status);
   EXPECT_THAT(rig_.forgotten(), ElementsAre(key.model));
-  EXPECT_EQ(rig_.Snapshot().counters.models_forgotten, 1u);
+  EXPECT_EQ(rig_.counters().models_forgotten, 1u);
 }
 
 TEST_F(NodeUnreferenced, AnOwnersOtherSessionKeepsNone) {

@@ -54,19 +54,31 @@ class EngineRestart : public ::testing::Test {
     EXPECT_THAT(lost->lost_leases, IsEmpty());
     EXPECT_OK(rig_.Release(session, lease.id));
   }
-  ModelSnapshot ModelOf(const std::string& name) {
-    for (const ModelSnapshot& model : rig_.Snapshot().models) {
-      if (model.name == name) return model;
+  // Root's model of this name, which must exist.
+  static const ModelEntry& ModelOf(const NodeView& view,
+                                   const std::string& name) {
+    for (const auto& [id, entry] : view.node.copies().models()) {
+      if (entry->model->spec->name == name) return *entry;
     }
-    ADD_FAILURE() << "no model " << name;
-    return {};
+    HOIST_CHECK(false);
   }
+  ModelId IdOf(const std::string& model) {
+    return rig_.Look(
+        [&](const NodeView& view) { return ModelOf(view, model).model->id; });
+  }
+  uint32_t Missing(const std::string& model) {
+    return rig_.Look(
+        [&](const NodeView& view) { return ModelOf(view, model).missing(); });
+  }
+  // Those whose bytes are somewhere.
   std::vector<std::string> GroupsOf(const std::string& model) {
-    std::vector<std::string> names;
-    for (const GroupSnapshot& group : ModelOf(model).groups) {
-      names.push_back(group.name);
-    }
-    return names;
+    return rig_.Look([&](const NodeView& view) {
+      std::vector<std::string> names;
+      for (const GroupEntry& group : ModelOf(view, model).groups) {
+        if (!IsMissing(*group.group)) names.push_back(group.group->name);
+      }
+      return names;
+    });
   }
   std::string notes() {
     std::string all;
@@ -111,11 +123,17 @@ TEST_F(EngineRestart, WhatLostItsNumberIsDroppedFromDevicesAlone) {
   RestartWithout("z", "first");
   ExpectGoesOn(session, *lease);
   EXPECT_THAT(GroupsOf("z"), ElementsAre("second"));
-  const ModelSnapshot z = ModelOf("z");
-  EXPECT_THAT(z.groups[0].copies, Each(Field(&CopySnapshot::at, OnHost())));
+  EXPECT_THAT(rig_.Look([](const NodeView& view) {
+    std::vector<Place> places;
+    for (const auto& [place, copy] : ModelOf(view, "z").groups[1].copies) {
+      if (copy.state != Residency::kAbsent) places.push_back(place);
+    }
+    return places;
+  }),
+              ElementsAre(kHost));
   // Nor does the next one find what lies there by then of any model.
   const SessionId later = rig_.Open();
-  const auto again = rig_.Stage(later, {z.id, GroupIndex(1)});
+  const auto again = rig_.Stage(later, {IdOf("z"), GroupIndex(1)});
   ASSERT_OK(again);
   ASSERT_OK(rig_.Release(later, again->id));
   Restart();
@@ -130,11 +148,11 @@ TEST_F(EngineRestart, WhatIsLeasedOfACompletedModelGoesOn) {
   }
   rig_.engine().CloseSession(session);
   RestartWithout("z", "b");
-  EXPECT_EQ(ModelOf("z").missing_groups, 1u);
+  EXPECT_EQ(Missing("z"), 1u);
   // One place after the other: what is not there yet is no loss of this life.
   const SessionId later = rig_.Open();
   const auto staged = [&](uint32_t group) {
-    return rig_.Stage(later, {ModelOf("z").id, GroupIndex(group)});
+    return rig_.Stage(later, {IdOf("z"), GroupIndex(group)});
   };
   EXPECT_THAT(staged(1), StatusIs(absl::StatusCode::kDataLoss));
   const auto lacking = staged(2);
@@ -142,7 +160,7 @@ TEST_F(EngineRestart, WhatIsLeasedOfACompletedModelGoesOn) {
   Restart();
   ExpectGoesOn(later, *lacking);
   ASSERT_OK(rig_.Publish(later, "z", "b"));
-  EXPECT_EQ(ModelOf("z").missing_groups, 0u);
+  EXPECT_EQ(Missing("z"), 0u);
   EXPECT_THAT(GroupsOf("z"), ElementsAre("a", "b", "c"));
   const auto whole = staged(1);
   ASSERT_OK(whole);

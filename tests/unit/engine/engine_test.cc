@@ -54,11 +54,11 @@ TEST_F(EngineTest, ASecondWorkerAttachesWithoutAnotherRead) {
   ASSERT_OK(rig_.Stage(a, Key(first, 0)));
   ASSERT_OK_AND_ASSIGN(const ModelPtr second, rig_.Register(b, "m"));
   EXPECT_EQ(second->id, first->id);
-  const uint64_t read = rig_.Snapshot().counters.file_read_bytes;
+  const uint64_t read = rig_.counters().file_read_bytes;
   ASSERT_OK_AND_ASSIGN(const LeaseGrant lease, rig_.Stage(b, Key(first, 0)));
   EXPECT_TRUE(lease.was_resident);
   EXPECT_THAT(lease.new_slabs, SizeIs(1));
-  EXPECT_EQ(rig_.Snapshot().counters.file_read_bytes, read);
+  EXPECT_EQ(rig_.counters().file_read_bytes, read);
 }
 
 TEST_F(EngineTest, AMeasurementHasWhatTheEngineCounts) {
@@ -118,7 +118,7 @@ TEST_F(EngineTest, PublishedBytesComeBackFromTheSpillStore) {
   ASSERT_OK_AND_ASSIGN(const LeaseGrant lease,
                        rig_.Stage(session, Key(model, 1)));
   rig_.ExpectRight(*model, lease);
-  EXPECT_EQ(rig_.Snapshot().counters.spill_read_bytes, lease.bytes);
+  EXPECT_EQ(rig_.counters().spill_read_bytes, lease.bytes);
 }
 
 TEST_F(EngineTest, SpilledGroupsAreThereAfterARestart) {
@@ -243,7 +243,7 @@ TEST_F(EngineWithManyGroups, AreToldOnceOfAStop) {
 
 TEST_F(EngineTest, AnEventThatHoldsUpOthersIsCounted) {
   rig_.Open();
-  EXPECT_EQ(rig_.Snapshot().counters.slow_events, 0u);
+  EXPECT_EQ(rig_.counters().slow_events, 0u);
   Answer<absl::StatusOr<uint64_t>> subscribed;
   rig_.engine().Ask(SubscribeArgs{[&](const NodeEvent&) {
                       rig_.clock.Advance(/*seconds=*/2);
@@ -251,7 +251,7 @@ TEST_F(EngineTest, AnEventThatHoldsUpOthersIsCounted) {
                     subscribed.done());
   ASSERT_OK(subscribed.Wait());
   rig_.Open();
-  const Counters counters = rig_.Snapshot().counters;
+  const Counters counters = rig_.counters();
   EXPECT_EQ(counters.slow_events, 1u);
   EXPECT_EQ(counters.longest_event, absl::Seconds(2));
 }
@@ -271,7 +271,10 @@ TEST_F(EngineTest, PrefetchedGroupsAreResidentWhenTheyAreStaged) {
   ASSERT_OK_AND_ASSIGN(const LeaseGrant lease,
                        rig_.Stage(session, Key(model, 2)));
   rig_.ExpectRight(*model, lease);
-  EXPECT_EQ(rig_.Snapshot().sessions.at(0).leases, 1u);
+  EXPECT_EQ(rig_.Look([&](const NodeView& view) {
+    return view.node.tenure().sessions().At(session).leases.size();
+  }),
+            1u);
 }
 
 TEST_F(EngineTest, DrainingRefusesAndResumes) {
@@ -302,7 +305,7 @@ TEST_F(EngineTest, WatchersAreToldUntilTheyUnsubscribe) {
   rig_.engine().Ask(UnsubscribeArgs{id}, unsubscribed.done());
   ASSERT_OK(unsubscribed.Wait());
   rig_.engine().CloseSession(session);
-  rig_.Snapshot();
+  rig_.counters();
   EXPECT_THAT(kinds, ::testing::ElementsAre("session-opened", "model-added"));
   rig_.engine().Ask(UnsubscribeArgs{id}, again.done());
   EXPECT_THAT(again.Wait(), StatusIs(absl::StatusCode::kNotFound));

@@ -197,7 +197,7 @@ TEST(EngineSlabs, ASessionsResidentIsAnsweredWhileASlabIsMade) {
   // The device is busy with Bob's slab, and cannot end before this is over.
   ASSERT_OK_AND_ASSIGN(const LeaseGrant second, rig.Stage(ada, resident));
   rig.ExpectRight(*adas, second);
-  EXPECT_EQ(rig.Snapshot().sessions.size(), 2u);
+  EXPECT_EQ(rig.sessions(), 2u);
   rig.faulty_device->LetSlabsGo();
   const absl::StatusOr<LeaseGrant> lease = waits.Wait();
   ASSERT_OK(lease);

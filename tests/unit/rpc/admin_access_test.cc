@@ -4,12 +4,14 @@
 #include "gmock/gmock.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
+#include "tests/unit/rpc/lent_books.h"
 #include "tests/unit/rpc/strangers_admin.h"
 
 namespace hoistd::admin_access_test {
 
 namespace v1 = hoist::v1;
 using ::testing::HasSubstr;
+using testing::LentBooks;
 
 // The service behind a server whose peers are no admins.
 TEST(AdminAccess, WhoIsNoAdminIsToldWhoIs) {
@@ -51,7 +53,6 @@ TEST(AdminAccess, WhoIsNoAdminIsToldWhoIs) {
   stream(&Stub::Drain, v1::DrainRequest());
   stream(&Stub::Watch, v1::WatchRequest());
   stream(&Stub::Trace, v1::TraceRequest());
-  EXPECT_EQ(admin.engine().verb<SnapshotArgs>().calls(), 0u);
   EXPECT_EQ(admin.engine().verb<LookArgs>().calls(), 0u);
   EXPECT_EQ(admin.engine().verb<SetShareArgs>().calls(), 0u);
   EXPECT_EQ(admin.engine().verb<SetDrainingArgs>().calls(), 0u);
@@ -60,57 +61,49 @@ TEST(AdminAccess, WhoIsNoAdminIsToldWhoIs) {
   EXPECT_EQ(admin.engine().recorder.number(), 0u);
 }
 
-// Two sessions of uid 1234, who asks, and one of another's, each with a plan.
-NodeSnapshot ThreeSessions() {
-  NodeSnapshot snapshot;
-  for (const auto& [id, uid] : {std::pair(1, 1234), {2, 5}, {3, 1234}}) {
-    SessionSnapshot session;
-    session.id = SessionId(static_cast<uint64_t>(id));
-    session.uid = User(static_cast<uint32_t>(uid));
-    snapshot.sessions.push_back(session);
-    PlanSnapshot plan;
-    plan.id = PlanId(static_cast<uint64_t>(10 + id));
-    plan.session = session.id;
-    snapshot.plans.push_back(plan);
-  }
-  return snapshot;
-}
-
 TEST(AdminAccess, EachUserSeesTheirOwnSessionsAndPlans) {
+  LentBooks books;
+  const SessionId own = books.rig.Open(1234);
+  const SessionId others = books.rig.Open(5);
+  for (const SessionId session : {own, others}) {
+    const ModelId model =
+        books.rig.AddModel(session, session == own ? "own" : "another's", {1});
+    books.rig.SetPlan(session, model, {0}, 1);
+  }
   testing::StrangersAdmin admin;
-  admin.engine().verb<SnapshotArgs>().Answer(
-      [](auto call) { call.done(ThreeSessions()); });
+  books.LendTo(admin.engine());
   grpc::ClientContext of_sessions, of_plans;
   v1::ListSessionsResponse sessions;
   ASSERT_TRUE(admin->ListSessions(&of_sessions, {}, &sessions).ok());
-  ASSERT_EQ(sessions.sessions_size(), 2);
-  EXPECT_EQ(sessions.sessions(0).id(), 1u);
-  EXPECT_EQ(sessions.sessions(1).id(), 3u);
+  ASSERT_EQ(sessions.sessions_size(), 1);
+  EXPECT_EQ(sessions.sessions(0).id(), own.number());
   v1::ListPlansResponse plans;
   ASSERT_TRUE(admin->ListPlans(&of_plans, {}, &plans).ok());
-  ASSERT_EQ(plans.plans_size(), 2);
-  EXPECT_EQ(plans.plans(0).id(), 11u);
-  EXPECT_EQ(plans.plans(1).id(), 13u);
+  ASSERT_EQ(plans.plans_size(), 1);
+  EXPECT_EQ(plans.plans(0).model(), "own");
 }
 
 TEST(AdminAccess, WhoEndsASessionIsKnownToTheEngine) {
+  LentBooks books;
+  const SessionId session = books.rig.Open(1234);
+  const ModelId model = books.rig.AddModel(session, "m", {1});
+  books.rig.StageNow(session, {model, GroupIndex(0)});
   testing::StrangersAdmin admin;
-  admin.engine().verb<EndSessionArgs>().Answer([](auto call) {
-    EXPECT_EQ(call.args.session, SessionId(7));
+  books.LendTo(admin.engine());
+  admin.engine().verb<EndSessionArgs>().Answer([&](auto call) {
+    EXPECT_EQ(call.args.session, session);
     EXPECT_EQ(call.args.asker.uid, User(1234));
     EXPECT_FALSE(call.args.asker.admin);
-    SessionSnapshot was;
-    was.id = SessionId(7);
-    was.leases = 3;
-    call.done(was);
+    call.done(absl::OkStatus());
   });
   grpc::ClientContext context;
   v1::EndSessionRequest request;
-  request.set_session_id(7);
+  request.set_session_id(session.number());
   request.set_deadline_ms(60000);
   v1::EndSessionResponse ended;
   ASSERT_TRUE(admin->EndSession(&context, request, &ended).ok());
-  EXPECT_EQ(ended.session().leases(), 3u);
+  EXPECT_EQ(ended.session().id(), session.number());
+  EXPECT_EQ(ended.session().leases(), 1u);
 }
 
 TEST(AdminAccess, WhoHasASessionSleepOrWakeIsKnownToTheEngine) {
@@ -158,7 +151,7 @@ TEST(AdminAccess, AnEndThatDoesNotComeIsLateAndSaysWhatWouldDo) {
   // It lets go after all, and nobody waits any more.
   auto call = admin.engine().verb<EndSessionArgs>().Next();
   admin.engine().Run(
-      [done = std::move(call.done)]() mutable { done(SessionSnapshot()); });
+      [done = std::move(call.done)]() mutable { done(absl::OkStatus()); });
 }
 
 }  // namespace hoistd::admin_access_test

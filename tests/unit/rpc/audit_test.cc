@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/captured_log.h"
+#include "tests/unit/rpc/lent_books.h"
 #include "tests/unit/rpc/rpc_fixture.h"
 #include "tests/unit/rpc/strangers_admin.h"
 
@@ -144,8 +145,8 @@ TEST_F(AuditTest, ALoadWithWhatItBroughtUp) {
 TEST_F(AuditTest, ADrainWhenTheNodeClosesAndOpens) {
   engine_.verb<SetDrainingArgs>().Answer(
       [](auto call) { call.done(absl::OkStatus()); });
-  engine_.verb<SnapshotArgs>().Answer(
-      [](auto call) { call.done(NodeSnapshot()); });
+  testing::LentBooks books;
+  books.LendTo(engine_);
   v1::DrainRequest request;
   for (const bool resume : {false, true}) {
     request.set_resume(resume);

@@ -4,21 +4,21 @@
 #include <set>
 #include <string>
 
-#include "absl/time/clock.h"
-#include "daemon/rpc/admin_convert.h"
+#include "daemon/rpc/node_reader.h"
 #include "gtest/gtest.h"
+#include "tests/unit/rpc/lent_books.h"
 
 namespace hoistd {
 namespace {
 
 TEST(CounterTable, EveryFieldOfCountersHasOneRow) {
-  NodeSnapshot snapshot;
+  testing::LentBooks books;
   uint64_t next = 1;
   for (const CounterRow& row : kCounterTable) {
-    snapshot.counters.*row.value = next++;
+    books.view.counters.*row.value = next++;
   }
   hoist::v1::NodeStatus status;
-  StatusToProto(NodeFacts(), NodeNotes(), absl::Now(), snapshot, &status);
+  NodeReader(books.view).Status(NodeFacts(), NodeNotes(), &status);
   const auto& counters = status.counters();
   const auto& fields = *counters.GetDescriptor();
   std::set<uint64_t> seen;

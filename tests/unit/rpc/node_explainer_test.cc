@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string>
 
+#include "daemon/base/status.h"
 #include "daemon/convert/types_convert.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -30,8 +31,11 @@ GroupKey Key(ModelId model, uint32_t group) {
 
 absl::StatusOr<pb::ExplainResponse> Ask(NodeRig& rig, const std::string& model,
                                         const std::string& group = "") {
-  return NodeExplainer(rig.node(), rig.now)
-      .Explain(NodeRig::kAdmin, model, group);
+  pb::ExplainResponse explained;
+  HOIST_RETURN_IF_ERROR(
+      NodeExplainer(rig.node(), rig.now)
+          .Explain(NodeRig::kAdmin, model, group, &explained));
+  return explained;
 }
 
 CopyExplanation At(NodeRig& rig, TierAt at, const std::string& group = "g0") {

@@ -1,4 +1,4 @@
-#include "daemon/core/snapshot.h"
+#include "daemon/core/node_event.h"
 
 namespace hoistd {
 
