@@ -1,11 +1,14 @@
 #include "daemon/app/serve_metrics.h"
 
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "daemon/base/status.h"
+#include "daemon/core/node_measure.h"
+#include "daemon/engine/node_view.h"
 #include "daemon/metrics/node_metrics.h"
 #include "daemon/metrics/process_stats.h"
 #include "daemon/socket/peer_process.h"
@@ -39,6 +42,25 @@ MetricsFacts FactsOf(const Config& config, const MetricsStart& start,
   return facts;
 }
 
+// In steps that let other events run. Unavailable: the engine is stopping.
+void Measure(EngineApi& engine, std::shared_ptr<MeasureWalk> walk,
+             Done<NodeMeasure> done) {
+  auto more = std::make_shared<bool>(false);
+  engine.Ask(LookArgs{[walk, more](const NodeView& view) {
+               *more = NodeMeasurer(view.node).Step(*walk);
+               if (*more) return;
+               walk->found.counters = view.counters;
+               walk->found.engine = view.engine;
+             }},
+             [&engine, walk, more,
+              done = std::move(done)](absl::Status looked) mutable {
+               if (!looked.ok()) return done(std::move(looked));
+               if (*more)
+                 return Measure(engine, std::move(walk), std::move(done));
+               done(std::move(walk->found));
+             });
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<MetricsServer>> ServeMetrics(
@@ -68,7 +90,7 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> ServeMetrics(
   }
   options.measure = [&engine,
                      models = config.metrics.models](Done<NodeMeasure> done) {
-    engine.Measure(models, std::move(done));
+    Measure(engine, std::make_shared<MeasureWalk>(models), std::move(done));
   };
   options.render = [&engine, &host = *start.host,
                     fixed = FactsOf(config, start, engine)](

@@ -69,6 +69,22 @@ struct LinkStats {
   uint64_t load_max_bytes_per_second = 0;  // 0: no cap.
 };
 
+// What the engine and its other threads count.
+struct EngineStats {
+  std::vector<LinkStats> links;  // By device.
+  struct Waits {                 // Of a device's plans, for streamed groups.
+    double seconds = 0;
+    uint64_t count = 0;
+    uint64_t host_waits = 0;
+    uint64_t loads = 0;
+    uint64_t wasted_loads = 0;
+  };
+  std::vector<Waits> waits;  // By device.
+  uint64_t events = 0;
+  TimeHistogram slow_events;
+  std::array<uint64_t, 17> refused = {};  // By absl::StatusCode.
+};
+
 struct NodeMeasure {
   bool draining = false;
   bool disk_full = false;      // While something is to be written.
@@ -82,19 +98,7 @@ struct NodeMeasure {
   uint64_t plans = 0;
   uint64_t waiting_plans = 0;  // For their rings.
   Counters counters;
-  // From here on filled by the engine.
-  std::vector<LinkStats> links;
-  struct Waits {  // Of a device's plans, for streamed groups.
-    double seconds = 0;
-    uint64_t count = 0;
-    uint64_t host_waits = 0;
-    uint64_t loads = 0;
-    uint64_t wasted_loads = 0;
-  };
-  std::vector<Waits> waits;  // By device.
-  uint64_t events = 0;
-  TimeHistogram slow_events;
-  std::array<uint64_t, 17> refused = {};  // By absl::StatusCode.
+  EngineStats engine;
 };
 
 }  // namespace hoistd

@@ -19,7 +19,6 @@
 #include "daemon/base/threads.h"
 #include "daemon/base/timed_cond_var.h"
 #include "daemon/core/node.h"
-#include "daemon/core/node_measure.h"
 #include "daemon/engine/engine_api.h"
 #include "daemon/engine/engine_log.h"
 #include "daemon/engine/model_opener.h"
@@ -111,9 +110,6 @@ class Engine final : public EngineApi, private Loop {
   std::vector<ResumedSession> TakeResumed();
   // Answers after all earlier requests: a sign of life.
   void Ping(Done<void> done);
-  // Collects metrics in steps that let other events run. Reports the `models`
-  // largest models by name and sums the rest. Unavailable: stopping.
-  void Measure(size_t models, Done<NodeMeasure> done);
   // Adds a note for `status` and the log.
   void AddNote(std::string note);
 
@@ -214,7 +210,6 @@ class Engine final : public EngineApi, private Loop {
   void Start(Call<LoadArgs> call, Effects& effects);
   void Start(Call<CheckArgs> call, Effects& effects);
   void Start(Call<PinArgs> call, Effects& effects);
-  NodeView View() const;
   absl::StatusOr<CopyTotals> Unpin(const CopySelector& which, Effects& effects);
   absl::StatusOr<CopyTotals> Evict(const EvictArgs& args, Effects& effects);
   absl::StatusOr<ShareChanged> SetShare(const SetShareArgs& args);
@@ -237,11 +232,13 @@ class Engine final : public EngineApi, private Loop {
   bool Stopping() const ABSL_LOCKS_EXCLUDED(mu_);
   void RefusePending();
   void Handle(Event& event);
-  void MeasureNext(std::shared_ptr<MeasureWalk> walk, Done<NodeMeasure> done);
-  void Refused(const absl::Status& status);
-  // Of all links, by device.
-  std::vector<LinkStats> LinksNow() const;
+
+  // engine_view.cc
+  NodeView View() const;
   Counters CountersNow() const;
+  EngineStats StatsNow() const;
+  void Refused(const absl::Status& status);
+
   void Carry(Effects effects);
   void ReportSpillFailure(const NodeEvent& event);
   void LogAnswer(const Answer& answer, const Pending& asked);

@@ -9,46 +9,6 @@
 
 namespace hoistd {
 
-Counters Engine::CountersNow() const {
-  Counters counters = node_.books().counters;
-  counters.slow_events = slow_events_;
-  counters.longest_event = longest_event_;
-  for (const auto& link : parts_.mover.links) {
-    counters.host_to_device_bytes += link->copied_bytes(LinkClass::kPlans);
-  }
-  return counters;
-}
-
-std::vector<LinkStats> Engine::LinksNow() const {
-  std::vector<LinkStats> links;
-  for (const auto& link : parts_.mover.links) {
-    LinkStats& of = links.emplace_back();
-    of.device = DeviceIndex(static_cast<uint32_t>(links.size() - 1));
-    of.plan_bytes = link->copied_bytes(LinkClass::kPlans);
-    of.lease_bytes = link->copied_bytes(LinkClass::kLeases);
-    of.background_bytes = link->copied_bytes(LinkClass::kBackground);
-    const PermitDesk::Totals own = permits_.Totals(of.device);
-    of.own_bytes = own.copied_bytes;
-    of.own_read_bytes = own.read_bytes;
-    of.bytes_per_second = static_cast<uint64_t>(link->Rate());
-    of.read_bytes_per_second = static_cast<uint64_t>(link->ReadRate());
-    of.load_max_bytes_per_second = link->load_rate();
-  }
-  return links;
-}
-
-NodeView Engine::View() const {
-  NodeView view{node_, Now(), CountersNow(), LinksNow(), {}, {}};
-  for (const LinkStats& link : view.links) {
-    view.permits.push_back(permits_.Stats(link.device));
-  }
-  for (const std::unique_ptr<Streamer>& streamer : streamers_) {
-    const std::vector<LaneStats> lanes = streamer->Stats();
-    view.lanes.insert(view.lanes.end(), lanes.begin(), lanes.end());
-  }
-  return view;
-}
-
 void Engine::Accept(AdminCall call) {
   Post([this, call = std::move(call)](Effects& effects) mutable {
     Serve(call, effects);

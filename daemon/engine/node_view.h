@@ -18,9 +18,9 @@ namespace hoistd {
 struct NodeView {
   const Node& node;
   absl::Time now;
-  Counters counters;             // The node's, the engine's and the links'.
-  std::vector<LinkStats> links;  // By device, like the next.
-  std::vector<std::vector<PermitStats>> permits;  // Open ones.
+  Counters counters;  // The node's, the engine's and the links'.
+  EngineStats engine;
+  std::vector<std::vector<PermitStats>> permits;  // By device: open ones.
   std::vector<LaneStats> lanes;                   // Of all devices' plans.
 };
 

@@ -168,8 +168,9 @@ void Renderer::Workers() {
   out_.Counter("hoist_refusals_total",
                "Sessions, models, plans, stages and other requests that were "
                "refused, by code.");
-  for (int code = 1; code < static_cast<int>(node_.refused.size()); ++code) {
-    out_.Sample(node_.refused[static_cast<size_t>(code)],
+  for (int code = 1; code < static_cast<int>(node_.engine.refused.size());
+       ++code) {
+    out_.Sample(node_.engine.refused[static_cast<size_t>(code)],
                 {{"code", absl::AsciiStrToLower(absl::StatusCodeToString(
                               static_cast<absl::StatusCode>(code)))}});
   }
@@ -194,12 +195,12 @@ void Renderer::Stages() {
 
 void Renderer::Streams() {
   const auto each = [&](auto add) {
-    for (size_t d = 0; d < node_.waits.size(); ++d) {
+    for (size_t d = 0; d < node_.engine.waits.size(); ++d) {
       const std::string device = DeviceLabel(InfoOf(d));
-      if (!device.empty()) add(node_.waits[d], device);
+      if (!device.empty()) add(node_.engine.waits[d], device);
     }
   };
-  using Waits = NodeMeasure::Waits;
+  using Waits = EngineStats::Waits;
   out_.Counter("hoist_stream_wait_seconds_total",
                "For how long plans' workers had asked for a streamed group "
                "that was not ready, all plans added up.");
@@ -229,7 +230,7 @@ void Renderer::Streams() {
 void Renderer::Bytes() {
   out_.Counter("hoist_link_bytes_total",
                "Copied from the host to a device, by what for.");
-  for (const LinkStats& link : node_.links) {
+  for (const LinkStats& link : node_.engine.links) {
     const std::string device = DeviceLabel(InfoOf(link.device.number()));
     if (device.empty()) continue;
     out_.Sample(link.plan_bytes, {{"device", device}, {"class", "plans"}});
@@ -242,7 +243,7 @@ void Renderer::Bytes() {
       "hoist_link_worker_read_bytes_total",
       "Copied from a device to the host by workers themselves, as they "
       "tell.");
-  for (const LinkStats& link : node_.links) {
+  for (const LinkStats& link : node_.engine.links) {
     const std::string device = DeviceLabel(InfoOf(link.device.number()));
     if (device.empty()) continue;
     out_.Sample(link.own_read_bytes, {{"device", device}});
@@ -266,10 +267,10 @@ void Renderer::Counted() {
 void Renderer::Engine() {
   out_.Counter("hoist_engine_events_total",
                "What the one thread that owns the books did.");
-  out_.Sample(node_.events);
+  out_.Sample(node_.engine.events);
   out_.Histogram("hoist_engine_slow_event_seconds",
                  "The duration of events of hoist_engine_slow_events_total.");
-  out_.Times(node_.slow_events);
+  out_.Times(node_.engine.slow_events);
 }
 
 void Renderer::Process(const ProcessStats& process) {

@@ -140,7 +140,7 @@ void NodeReader::Status(const NodeFacts& facts, const NodeNotes& notes,
   for (const TierUse& tier : NodePicture(node_).Tiers(view_.now)) {
     SetTier(tier, out->add_tiers());
   }
-  for (const LinkStats& link : view_.links) Link(link, out->add_links());
+  for (const LinkStats& link : view_.engine.links) Link(link, out->add_links());
   out->mutable_io()->set_engine(facts.io.engine);
   out->mutable_io()->set_direct(facts.direct_io);
   out->mutable_io()->set_registered_buffers(facts.io.registered_buffers);

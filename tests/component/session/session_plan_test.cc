@@ -227,7 +227,7 @@ TEST_F(SessionPlan, WhatIsLoadedToADeviceCanBeCapped) {
   EXPECT_EQ(changed.before.max_bytes_per_second, 0u);
   EXPECT_EQ(changed.after.max_bytes_per_second, 5u);
   EXPECT_EQ(rig_.Look([](const NodeView& view) {
-    return view.links.at(0).load_max_bytes_per_second;
+    return view.engine.links.at(0).load_max_bytes_per_second;
   }),
             5u);
   EXPECT_THAT(change(1, {.max_bytes_per_second = 5}),

@@ -38,7 +38,7 @@ class EnginePermits : public ::testing::Test {
     return answer.Wait();
   }
   LinkStats Link() {
-    return rig_.Look([](const NodeView& view) { return view.links[0]; });
+    return rig_.Look([](const NodeView& view) { return view.engine.links[0]; });
   }
   std::vector<PermitStats> Permits() {
     return rig_.Look([](const NodeView& view) { return view.permits[0]; });

@@ -39,8 +39,8 @@ NodeMeasure Measure() {
     tier.of(Holding::kCache) = 30;
     node.tiers.push_back(tier);
     if (at.tier == Tier::kDevice) {
-      node.waits.push_back({.seconds = 1.5, .count = 2});
-      node.links.push_back({.device = at.device, .plan_bytes = 9});
+      node.engine.waits.push_back({.seconds = 1.5, .count = 2});
+      node.engine.links.push_back({.device = at.device, .plan_bytes = 9});
     }
   }
   return node;

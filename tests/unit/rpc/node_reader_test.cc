@@ -60,14 +60,14 @@ TEST(NodeReader, StatusHasWhatTheEngineCounts) {
   const SessionId session = books.rig.Open(1);
   books.view.counters.stages = 9;
   books.view.counters.longest_event = absl::Milliseconds(7);
-  books.view.links = {{.plan_bytes = 10,
-                       .lease_bytes = 20,
-                       .background_bytes = 30,
-                       .own_bytes = 70,
-                       .own_read_bytes = 80,
-                       .bytes_per_second = 40,
-                       .read_bytes_per_second = 60,
-                       .load_max_bytes_per_second = 50}};
+  books.view.engine.links = {{.plan_bytes = 10,
+                              .lease_bytes = 20,
+                              .background_bytes = 30,
+                              .own_bytes = 70,
+                              .own_read_bytes = 80,
+                              .bytes_per_second = 40,
+                              .read_bytes_per_second = 60,
+                              .load_max_bytes_per_second = 50}};
   books.view.permits = {{{.id = PermitId(5),
                           .session = session,
                           .share = {.weight = 4},
