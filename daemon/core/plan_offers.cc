@@ -118,6 +118,12 @@ absl::StatusOr<PlanGrant> PlanOffers::Make(const PlanRequest& asked) const {
     return absl::InvalidArgumentError(
         "the order is empty; name each group that a pass stages");
   }
+  if (!args.blocks.empty() &&
+      args.blocks.size() != model->spec->groups.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the plan has blocks for ", args.blocks.size(), " groups; model ",
+        model->spec->name, " has ", model->spec->groups.size()));
+  }
   PlanGrant grant;
   PlanProblem problem;
   absl::flat_hash_map<GroupIndex, uint32_t> local;
@@ -133,6 +139,9 @@ absl::StatusOr<PlanGrant> PlanOffers::Make(const PlanRequest& asked) const {
     if (!is_new) continue;
     const Group& group = *model->spec->groups[index.number()];
     problem.bytes.push_back(SpaceOf(group));
+    if (!args.blocks.empty()) {
+      problem.blocks.push_back(args.blocks[index.number()]);
+    }
     grant.groups.push_back({.group = index, .image_bytes = group.image_bytes});
   }
   const uint64_t limit = owner->args.device_budget_bytes;

@@ -268,6 +268,9 @@ struct SetPlanArgs {
   absl::Duration stage_deadline = absl::Seconds(60);
   ShareOptions share;
   bool gives_way = false;  // The session heeds GiveWay and Wake.
+  // By group of the model: its block, whose groups are staged together. Empty:
+  // each group is a block.
+  std::vector<uint32_t> blocks;
 };
 
 // A session's request for a plan.

@@ -7,10 +7,12 @@
 #include <numeric>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
 #include "daemon/base/status.h"
+#include "daemon/plan/block_residents.h"
 #include "daemon/plan/ring_layout.h"
 #include "daemon/plan/subset_sum.h"
 
@@ -28,6 +30,12 @@ constexpr uint64_t kUnitsTimesGroups = uint64_t{1} << 33;
 absl::Status Check(const PlanProblem& problem) {
   if (problem.bytes.empty()) {
     return absl::InvalidArgumentError("the plan names no group");
+  }
+  if (!problem.blocks.empty() &&
+      problem.blocks.size() != problem.bytes.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the plan has blocks for ", problem.blocks.size(), " of ",
+                     problem.bytes.size(), " groups"));
   }
   uint64_t sum = 0;
   for (size_t i = 0; i < problem.bytes.size(); ++i) {
@@ -86,6 +94,33 @@ std::vector<Use> UsesOf(const PlanProblem& problem) {
     previous = group;
   }
   return uses;
+}
+
+// The groups of each block, by first use.
+std::vector<std::vector<uint32_t>> BlocksOf(const PlanProblem& problem) {
+  std::vector<std::vector<uint32_t>> blocks;
+  absl::flat_hash_map<uint32_t, size_t> known;
+  std::vector<bool> seen(problem.bytes.size());
+  for (const uint32_t group : problem.order) {
+    if (seen[group]) continue;
+    seen[group] = true;
+    const uint32_t name =
+        problem.blocks.empty() ? group : problem.blocks[group];
+    const auto [it, is_new] = known.try_emplace(name, blocks.size());
+    if (is_new) blocks.emplace_back();
+    blocks[it->second].push_back(group);
+  }
+  return blocks;
+}
+
+std::vector<uint64_t> SizesOf(const std::vector<std::vector<uint32_t>>& blocks,
+                              const std::vector<uint64_t>& bytes) {
+  std::vector<uint64_t> sizes;
+  for (const auto& groups : blocks) {
+    sizes.push_back(0);
+    for (const uint32_t group : groups) sizes.back() += bytes[group];
+  }
+  return sizes;
 }
 
 // The choice of sizes, before that among equal groups.
@@ -195,28 +230,35 @@ std::vector<bool> SpreadResidents(const std::vector<uint64_t>& bytes,
   return resident;
 }
 
-// The ring takes the rest of the budget only if that hides copies: idle ring
-// bytes are useless.
-void LayOut(const PlanProblem& problem, const std::vector<Use>& uses,
+// The streamed groups of a block lie side by side, as one in the ring. The ring
+// takes the rest of the budget only if that hides copies: idle ring bytes are
+// useless.
+void LayOut(const PlanProblem& problem,
+            const std::vector<std::vector<uint32_t>>& blocks,
             const std::vector<bool>& resident, uint64_t ring_bytes,
             Plan& plan) {
   RingProblem ring;
-  std::vector<uint32_t> groups;  // Streamed, by first use.
-  for (uint32_t i = 0; i < resident.size(); ++i) {
-    if (!resident[i]) groups.push_back(i);
-  }
-  std::sort(groups.begin(), groups.end(), [&](uint32_t a, uint32_t b) {
-    return uses[a].rank < uses[b].rank;
-  });
+  std::vector<std::vector<uint32_t>> streamed;  // In the ring, by first use.
   std::vector<uint32_t> index(resident.size());
-  for (const uint32_t group : groups) {
-    index[group] = static_cast<uint32_t>(ring.bytes.size());
-    ring.bytes.push_back(problem.bytes[group]);
+  std::vector<uint64_t> sizes;
+  for (const auto& groups : blocks) {
+    std::vector<uint32_t> found;
+    uint64_t bytes = 0;
+    for (const uint32_t group : groups) {
+      if (resident[group]) continue;
+      index[group] = static_cast<uint32_t>(streamed.size());
+      found.push_back(group);
+      sizes.push_back(problem.bytes[group]);
+      bytes += sizes.back();
+    }
+    if (found.empty()) continue;
+    streamed.push_back(std::move(found));
+    ring.bytes.push_back(bytes);
   }
   for (const uint32_t group : problem.order) {
     if (!resident[group]) ring.steps.push_back(index[group]);
   }
-  if (Divisor(ring.bytes) % kPage == 0) ring.unit = kPage;
+  if (Divisor(sizes) % kPage == 0) ring.unit = kPage;
   const auto aligned = [&](uint64_t bytes) {
     return bytes / ring.unit * ring.unit;
   };
@@ -232,11 +274,23 @@ void LayOut(const PlanProblem& problem, const std::vector<Use>& uses,
       layout = std::move(other);
     }
   }
-  for (size_t i = 0; i < groups.size(); ++i) {
-    plan.slots[groups[i]] = layout.slots[i];
+  std::vector<Slot> slots;
+  for (size_t i = 0; i < streamed.size(); ++i) {
+    uint64_t offset = layout.slots[i].offset;
+    for (const uint32_t group : streamed[i]) {
+      index[group] = static_cast<uint32_t>(slots.size());
+      slots.push_back({offset, problem.bytes[group]});
+      plan.slots[group] = slots.back();
+      offset += problem.bytes[group];
+    }
+  }
+  std::vector<uint32_t> steps;
+  for (const uint32_t group : problem.order) {
+    if (!resident[group]) steps.push_back(index[group]);
   }
   plan.ring_bytes = ring.ring_bytes;
-  plan.streamed_bytes = layout.traffic.copied_bytes;
+  // A smaller block leaves some of the groups in its place.
+  plan.streamed_bytes = MeasureRing(slots, steps).copied_bytes;
   plan.lead = layout.traffic.lead;
 }
 
@@ -244,18 +298,22 @@ void LayOut(const PlanProblem& problem, const std::vector<Use>& uses,
 
 uint64_t MinimumBudget(const PlanProblem& problem) {
   if (problem.bytes.empty()) return 0;
-  return *std::max_element(problem.bytes.begin(), problem.bytes.end());
+  const std::vector<uint64_t> sizes = SizesOf(BlocksOf(problem), problem.bytes);
+  return *std::max_element(sizes.begin(), sizes.end());
 }
 
 absl::StatusOr<Plan> MakePlan(const PlanProblem& problem) {
   HOIST_RETURN_IF_ERROR(Check(problem));
   const uint64_t budget = problem.budget_bytes;
-  if (budget < MinimumBudget(problem)) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("a plan with a device budget of ", budget,
-                     " bytes cannot hold its "
-                     "largest group; the least that would be enough is ",
-                     MinimumBudget(problem), " bytes"));
+  const std::vector<std::vector<uint32_t>> blocks = BlocksOf(problem);
+  std::vector<uint64_t> top = SizesOf(blocks, problem.bytes);
+  const uint64_t minimum = *std::max_element(top.begin(), top.end());
+  const bool alone = blocks.size() == problem.bytes.size();
+  if (budget < minimum) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "a plan with a device budget of ", budget,
+        " bytes cannot hold its largest ", alone ? "group" : "block",
+        "; the least that would be enough is ", minimum, " bytes"));
   }
   Plan plan;
   plan.slots.resize(problem.bytes.size());
@@ -264,28 +322,34 @@ absl::StatusOr<Plan> MakePlan(const PlanProblem& problem) {
     plan.resident_bytes = all;
     return plan;
   }
-  std::vector<uint64_t> top = problem.bytes;
   std::partial_sort(top.begin(), top.begin() + 2, top.end(), std::greater<>());
-  const std::vector<Use> uses = UsesOf(problem);
   // Below the two largest, a resident would take room in which other copies
   // still hide: the ring gets everything.
-  Choice choice;
-  choice.ring_bytes = budget;
+  std::vector<bool> resident(problem.bytes.size());
+  uint64_t ring_bytes = budget;
   if (top[1] <= budget - top[0]) {
     const uint64_t spare = budget - top[0] - top[1];
     // Half: so slack never makes a possible plan fail, and a larger budget
     // never keeps less. To match what small groups gain by slack (4 MiB in two
     // slots: 93 % of the link), residents in that half would have to save as
     // much.
-    choice = ChooseResidents(problem.bytes, budget,
-                             std::min(problem.slack_bytes, spare / 2));
+    const uint64_t slack = std::min(problem.slack_bytes, spare / 2);
+    if (alone) {
+      Choice choice = ChooseResidents(problem.bytes, budget, slack);
+      ring_bytes = choice.ring_bytes;
+      resident = SpreadResidents(problem.bytes, UsesOf(problem),
+                                 std::move(choice.residents));
+    } else {
+      BlockResidents choice =
+          ChooseInBlocks({problem.bytes, blocks, budget, slack});
+      ring_bytes = choice.ring_bytes;
+      resident = std::move(choice.resident);
+    }
   }
-  const std::vector<bool> resident =
-      SpreadResidents(problem.bytes, uses, std::move(choice.residents));
   for (size_t i = 0; i < resident.size(); ++i) {
     if (resident[i]) plan.resident_bytes += problem.bytes[i];
   }
-  LayOut(problem, uses, resident, choice.ring_bytes, plan);
+  LayOut(problem, blocks, resident, ring_bytes, plan);
   return plan;
 }
 

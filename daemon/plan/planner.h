@@ -12,6 +12,9 @@
 // beside the largest group if the next largest is smaller than that. The rest
 // of the budget keeps as many bytes resident as fit, since a resident byte
 // costs no copies.
+//
+// Groups of one block are staged together. The ring then holds what two blocks
+// stream, and each block keeps a part on the device.
 #ifndef HOIST_DAEMON_PLAN_PLANNER_H_
 #define HOIST_DAEMON_PLAN_PLANNER_H_
 
@@ -31,6 +34,8 @@ struct PlanProblem {
   // Less with a small budget: at most half of what the two largest groups leave
   // of it.
   uint64_t slack_bytes = uint64_t{32} << 20;
+  // Of each group; empty: each group is a block.
+  std::vector<uint32_t> blocks;
 };
 
 // A group's place in the ring, fixed for the plan's life.
@@ -54,7 +59,7 @@ struct Plan {
   uint32_t lead = 0;
 };
 
-// The minimum budget of MakePlan: the largest group. Below the two largest,
+// The minimum budget of MakePlan: the largest block. Below the two largest,
 // compute does not hide all copies.
 uint64_t MinimumBudget(const PlanProblem& problem);
 
@@ -64,7 +69,8 @@ uint64_t MinimumBudget(const PlanProblem& problem);
 // 2^-17 of it. Among equal groups those visited most often per pass stay, and
 // among these every n-th of the order, since copies then overlap more compute.
 // The rest goes to the ring only if that hides a copy. Below the two largest
-// nothing is resident and the ring is the whole budget.
+// nothing is resident and the ring is the whole budget. Not exact for blocks of
+// several groups: see block_residents.h.
 // ResourceExhausted: the budget is below the minimum; the message names both.
 // InvalidArgument: an empty or inconsistent problem.
 absl::StatusOr<Plan> MakePlan(const PlanProblem& problem);

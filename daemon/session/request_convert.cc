@@ -240,6 +240,7 @@ absl::StatusOr<SetPlanArgs> SetPlanFromProto(
   args.deadline = DeadlineFromProto(request.deadline_ms());
   if (request.replaces() > 0) args.replaces = PlanId(request.replaces());
   args.gives_way = request.gives_way();
+  args.blocks.assign(request.blocks().begin(), request.blocks().end());
   if (request.stage_deadline_ms() > 0) {
     args.stage_deadline = DeadlineFromProto(request.stage_deadline_ms());
   }

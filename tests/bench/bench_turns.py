@@ -46,12 +46,23 @@ BATCH = 8
 AT_ONCE = 4  # Workers that build their models: each has a copy of its own.
 
 
+class Layer(nn.Module):
+    """A square matrix in four, as layers have several weights."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.rows = nn.ModuleDict({name: nn.Linear(
+            width, width // 4, bias=False, dtype=torch.bfloat16)
+            for name in "abcd"})
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([rows(x) for rows in self.rows.values()], dim=-1)
+
+
 class Stack(nn.Module):
     def __init__(self, layers: int, width: int) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(
-            nn.Linear(width, width, bias=False, dtype=torch.bfloat16)
-            for _ in range(layers))
+        self.layers = nn.ModuleList(Layer(width) for _ in range(layers))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for layer in self.layers:
@@ -62,7 +73,7 @@ class Stack(nn.Module):
 
 def shape_of(arguments: argparse.Namespace) -> tuple[int, int]:
     """(layers, width)"""
-    width = int((arguments.layer_mib * MIB // 2) ** 0.5)
+    width = int((arguments.layer_mib * MIB // 2) ** 0.5) // 4 * 4
     return arguments.model_mib // arguments.layer_mib, width
 
 
@@ -78,11 +89,12 @@ def build(arguments: argparse.Namespace, number: int) -> Stack:
         model = Stack(layers, width)
     model.to_empty(device="cpu")
     torch.manual_seed(0)
-    row = torch.randn(width, width, dtype=torch.bfloat16)
+    row = torch.randn(width // 4, width, dtype=torch.bfloat16)
     with torch.no_grad():
         for index, layer in enumerate(model.layers):
-            layer.weight.copy_(row)
-            layer.weight[0, :2] = torch.tensor([number + 1, index + 1])
+            for at, rows in enumerate(layer.rows.values()):
+                rows.weight.copy_(row)
+                rows.weight[0, :3] = torch.tensor([number + 1, index + 1, at])
     return model.eval()
 
 

@@ -309,8 +309,8 @@ class Session {
       given.client_name = options.client_name.c_str();
     }
     given.device_budget_bytes = options.device_budget_bytes;
-    given.connect_deadline_ms = Count(options.connect_deadline);
-    given.call_deadline_ms = Count(options.call_deadline);
+    given.connect_deadline_ms = internal::Count(options.connect_deadline);
+    given.call_deadline_ms = internal::Count(options.call_deadline);
     hoist_session* handle = nullptr;
     Status status = internal::Run([&](hoist_error** error) {
       return hoist_connect(&given, &handle, error);
@@ -418,7 +418,7 @@ class Session {
     given.tensors = tensors.data();
     given.tensor_count = tensors.size();
     given.readers = static_cast<int>(options.readers);
-    given.deadline_ms = Count(options.deadline);
+    given.deadline_ms = internal::Count(options.deadline);
     given.on_device = options.on_device.has_value() ? 1 : 0;
     given.device = options.on_device.value_or(0);
     given.of_session = options.of_session ? 1 : 0;
@@ -434,7 +434,7 @@ class Session {
     hoist_lease* lease = nullptr;
     Status status = internal::Run([&](hoist_error** error) {
       return hoist_stage(handle_.get(), model.get(), group, options.device,
-                         Count(options.deadline), &lease, error);
+                         internal::Count(options.deadline), &lease, error);
     });
     if (!status.ok()) return status;
     return Lease(lease);
@@ -464,9 +464,9 @@ class Session {
                            const StageOptions& options = {}) {
     hoist_fetch* fetch = nullptr;
     Status status = internal::Run([&](hoist_error** error) {
-      return hoist_fetch_start(handle_.get(), model.get(), groups.data(),
-                               groups.size(), options.device,
-                               Count(options.deadline), &fetch, error);
+      return hoist_fetch_start(
+          handle_.get(), model.get(), groups.data(), groups.size(),
+          options.device, internal::Count(options.deadline), &fetch, error);
     });
     if (!status.ok()) return status;
     return Fetch(fetch);
@@ -500,18 +500,7 @@ class Session {
 
   // ResourceExhausted: the budget is too small, or cannot be promised.
   Result<Plan> SetPlan(const Model& model, const PlanOptions& options = {}) {
-    auto given = internal::Sized<hoist_plan_options>();
-    given.device = options.device;
-    given.budget_bytes = options.budget_bytes;
-    given.order = options.order.data();
-    given.order_length = options.order.size();
-    given.deadline_ms = Count(options.deadline);
-    given.stage_deadline_ms = Count(options.stage_deadline);
-    given.weight = options.weight;
-    given.priority = options.priority;
-    given.max_bytes_per_second = options.max_bytes_per_second;
-    given.learn = options.learn ? 1 : 0;
-    given.gives_way = options.gives_way ? 1 : 0;
+    const hoist_plan_options given = internal::Given(options);
     hoist_plan* plan = nullptr;
     Status status = internal::Run([&](hoist_error** error) {
       return hoist_set_plan(handle_.get(), model.get(), &given, &plan, error);
@@ -542,7 +531,7 @@ class Session {
     auto given = internal::Sized<hoist_in_place_options>();
     given.device = options.device;
     given.hot_budget_bytes = options.hot_budget_bytes;
-    given.deadline_ms = Count(options.deadline);
+    given.deadline_ms = internal::Count(options.deadline);
     given.counts = options.counts;
     given.count_length = options.count_length;
     hoist_in_place* in_place = nullptr;
@@ -569,9 +558,6 @@ class Session {
   Session(hoist_session* handle, ConnectOptions options)
       : handle_(handle), options_(std::move(options)) {}
 
-  static uint64_t Count(std::chrono::milliseconds time) {
-    return time.count() < 0 ? 0 : static_cast<uint64_t>(time.count());
-  }
   template <typename Call>
   static Result<Model> TakeModel(const Call& call) {
     hoist_model* model = nullptr;

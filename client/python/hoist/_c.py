@@ -148,7 +148,8 @@ class PlanOptions(c.Structure):
         ("order_length", c.c_size_t), ("deadline_ms", c.c_uint64),
         ("stage_deadline_ms", c.c_uint64), ("weight", c.c_uint32),
         ("priority", c.c_int32), ("max_bytes_per_second", c.c_uint64),
-        ("learn", c.c_int), ("gives_way", c.c_int)]
+        ("learn", c.c_int), ("gives_way", c.c_int),
+        ("blocks", c.POINTER(c.c_uint32)), ("block_count", c.c_size_t)]
 
 
 class PlanInfo(c.Structure):

@@ -280,6 +280,7 @@ class Session:
                  order: Iterable[Group] | None = None, device: int = 0,
                  deadline: float = 30.0, learn: bool = False,
                  gives_way: bool = False,
+                 blocks: Sequence[Sequence[Group]] = (),
                  **terms: Unpack[PlanTerms]) -> Plan:
         """Stages the model's groups in a cyclic order, within a budget.
 
@@ -290,6 +291,8 @@ class Session:
             then learned from that pass.
         gives_way: hoistd may ask for the plan's memory: for an admin and, while
             the budget is 0, for others; see PlanInfo.
+        blocks: groups that are staged together; the others are alone. The
+            budget keeps a part of each block on the device.
         terms: see PlanTerms.
         """
         options = sized(_c.PlanOptions)
@@ -305,6 +308,12 @@ class Session:
         options.deadline_ms = milliseconds(deadline)
         options.learn = learn
         options.gives_way = gives_way
+        if blocks:
+            block_of = (c.c_uint32 * len(model.groups))(*range(len(model.groups)))
+            for block in blocks:
+                for group in block:
+                    block_of[group.index] = block[0].index
+            options.blocks, options.block_count = block_of, len(block_of)
         write_terms(options, terms)
         handle = make("set_plan", "plan_free", self._handle, model._handle,
                       c.byref(options))

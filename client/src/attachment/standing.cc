@@ -106,6 +106,13 @@ Status Attachment::MakePlan(Standing& at, const PlanTerms& terms) {
   if (!order.ok()) return order.status();
   PlanTerms own{*budget, std::move(order).value(), terms.learn};
   hoist_plan_options options = WithTerms(plan_options_, own);
+  std::vector<uint32_t> blocks(blocks_.size());
+  if (blocks.size() == at.number.size()) {  // Else hoistd refuses them.
+    for (size_t g = 0; g < blocks.size(); ++g) {
+      blocks[at.number[g]] = blocks_[g];
+    }
+  }
+  options.blocks = blocks.data();
   // The residents were taken out of an order that is not known yet.
   if (terms.learn && terms.order.empty() && !own.order.empty()) {
     options.learn = 1;

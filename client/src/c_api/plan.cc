@@ -26,7 +26,9 @@ Status ReadPlan(const hoist_plan_options* options, hoist_plan_options* given) {
   if (!s.ok()) return s;
   given->deadline_ms = AtMostADay(given->deadline_ms);
   given->stage_deadline_ms = AtMostADay(given->stage_deadline_ms);
-  return given->order_length == 0 ? s : Check({{given->order, "order"}});
+  if (given->order_length > 0) s = Check({{given->order, "order"}});
+  if (!s.ok() || given->block_count == 0) return s;
+  return Check({{given->blocks, "blocks"}});
 }
 
 }  // namespace hoist

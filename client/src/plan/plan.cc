@@ -58,6 +58,7 @@ Plan::Plan(std::shared_ptr<Session> session, ModelPtr model,
     : session_(std::move(session)),
       model_(std::move(model)),
       options_(options),
+      blocks_(options.blocks, options.blocks + options.block_count),
       wanted_budget_(options.budget_bytes) {}
 
 Result<std::unique_ptr<Plan>> Plan::Create(std::shared_ptr<Session> session,
@@ -118,6 +119,7 @@ Status Plan::Set(const std::vector<uint32_t>& order, uint64_t budget_bytes,
   request.stage_deadline_ms = options_.stage_deadline_ms;
   request.share = &share;
   request.gives_way = options_.gives_way != 0;
+  std::tie(request.n_blocks, request.blocks) = Items(blocks_);
   Result<PlanGrant> grant = session_->SetPlan(request);
   if (!grant.ok()) {
     const Code code = grant.status().code();

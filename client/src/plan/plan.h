@@ -133,7 +133,8 @@ class Plan {
 
   const std::shared_ptr<Session> session_;
   const ModelPtr model_;
-  const hoist_plan_options options_;  // Its order may be freed.
+  const hoist_plan_options options_;  // Its arrays may be freed.
+  const std::vector<uint32_t> blocks_;
   PlanLife life_;
   std::unique_ptr<StreamOrder> order_;
 

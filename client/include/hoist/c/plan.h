@@ -67,6 +67,12 @@ typedef struct hoist_plan_options {
   /* 1: the plan gives way: hoistd asks for its memory, for an admin and, while
    * its budget is 0, when others need it; see hoist_plan_info. */
   int gives_way;
+  /* Of each group of the model: its block. A block's groups are staged
+   * together, so that a budget pays for a part of each block. NULL: each group
+   * is a block. Copied. INVALID_ARGUMENT: `block_count` is not the model's
+   * number of groups. */
+  const uint32_t* blocks;
+  size_t block_count;
 } hoist_plan_options;
 
 /* `options` may be NULL: device 0, the promisable budget, a learned order.

@@ -127,7 +127,7 @@ def attach_as(module: nn.Module, wanted: Wanted) -> Attachment:
     refuse_managed(root)
     check_wanted(wanted)
     excluded = matching_modules(root, wanted.exclude)
-    specs = lay_out(root, wanted.groups, excluded)
+    specs = lay_out(root, wanted.groups, excluded, wanted.in_parts)
     if not specs:
         raise InvalidArgument("the module has no weights to attach")
     if wanted.storage_dtype is not None:

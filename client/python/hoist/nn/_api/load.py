@@ -144,7 +144,7 @@ def load(  # type: ignore[misc]
             else {})
         dtype = dtype or packed.dtype
         excluded = matching_modules(module, wanted.exclude)
-        specs = lay_out(module, groups, excluded)
+        specs = lay_out(module, groups, excluded, wanted.in_parts)
         refuse_declared(module, _made_types(specs), files, path)
         matched = match_weights(module, specs, headers, rename, packed)
         _tell_unused(refuse_losses(module, matched.uses, headers))

@@ -121,6 +121,14 @@ class Wanted:
         return cls(session=session, **given)
 
     @property
+    def in_parts(self) -> bool:
+        """Large blocks are several groups, so that a budget pays for a part of
+        each. Casts share one scratch, which a block's parts would need at once.
+        Without a budget most modules fit, and more groups take longer to wake.
+        """
+        return self.budget is not None and self.storage_dtype is None
+
+    @property
     def terms(self) -> PlanTerms:
         return cast(PlanTerms, {name: getattr(self, name)
                                 for name in PlanTerms.__annotations__})

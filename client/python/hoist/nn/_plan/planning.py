@@ -10,6 +10,7 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING, Iterable, Mapping
 
+from ... import _model
 from ..._errors import Aborted, HoistError, ResourceExhausted
 from ..._model import Model
 from ..._plan import Plan, PlanTerms
@@ -103,12 +104,24 @@ class Planning:
                 planned.model, budget=planned.budget, device=part.device.index,
                 order=[group.staged for group in planned.order], learn=learn,
                 deadline=self._deadline, gives_way=self.lender is not None,
-                **self._terms)
+                blocks=self._blocks(part), **self._terms)
         except ResourceExhausted as error:
             raise self._explained(error, part) from None
         if self.lender is not None:
             heed(part.plan, self.lender)
         return part.plan
+
+    def _blocks(self, part: DevicePart) -> list[list[_model.Group]]:
+        return [[group.staged for group in groups]
+                for groups in self._by_block(part) if len(groups) > 1]
+
+    def _by_block(self, part: DevicePart) -> list[list[Group]]:
+        """The part's groups with turns."""
+        found: dict[str, list[Group]] = {}
+        for group in self._groups:
+            if group.part is part and not group.pinned:
+                found.setdefault(group.block, []).append(group)
+        return [*found.values()]
 
     @property
     def gives_way(self) -> bool:
@@ -340,10 +353,10 @@ class Planning:
                    if group.pinned and group.part is part)
 
     def _least_bytes(self, part: DevicePart) -> int:
-        """The smallest budget: all pinned groups, and the largest other one."""
+        """The smallest budget: all pinned groups, and the largest block."""
         return self.pinned_bytes(part) + max(
-            (group.staged.image_bytes for group in self._groups
-             if group.part is part and not group.pinned), default=0)
+            (sum(group.staged.image_bytes for group in groups)
+             for groups in self._by_block(part)), default=0)
 
     def _explained(self, error: ResourceExhausted,
                    part: DevicePart) -> ResourceExhausted:

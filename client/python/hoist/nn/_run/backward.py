@@ -2,7 +2,7 @@
 
 A graph has the identity of each weight that it needs (saved.py). Before one of
 its nodes runs, the group is staged for that node, without the modules. It stays
-until another group's turn in the same backward, or the backward's end.
+until another block's turn in the same backward, or the backward's end.
 """
 
 from __future__ import annotations
@@ -134,7 +134,8 @@ class Backwards:
             turn.groups.append(group)
 
     def _turn_to(self, group: Group) -> _Turn:
-        """Ends the groups of this thread's earlier nodes, except that group."""
+        """Ends the groups of this thread's earlier nodes, except that group's
+        block."""
         backward = self._running.get(torch._C._current_graph_task_id())
         if backward is None:
             backward = self._begin_backward()
@@ -142,11 +143,19 @@ class Backwards:
         node = torch._C._current_autograd_node()
         if turn.node is not node:
             turn.node, turn.is_new = node, True
-            if any(one is not group for one in turn.groups):
-                self._end_turn(turn, but=group)
-        if not self._sequence or self._sequence[-1] is not group:
-            self._sequence.append(group)
+            if any(one.block != group.block for one in turn.groups):
+                self._end_turn(turn, but=group.block)
+        self._note(group)
         return turn
+
+    def _note(self, group: Group) -> None:
+        """Within a block's turn each of its groups comes once."""
+        for one in reversed(self._sequence):
+            if one is group:
+                return
+            if one.block != group.block:
+                break
+        self._sequence.append(group)
 
     def _begin_backward(self) -> _Backward:
         backward = _Backward(torch._C._current_graph_task_id())
@@ -170,18 +179,21 @@ class Backwards:
             if not group.bound:
                 group.hold(outside_plan=alone)
 
-    def _end_turn(self, turn: _Turn, but: Group | None = None) -> None:
-        """FailedPrecondition: a node has kept a view of a weight."""
+    def _end_turn(self, turn: _Turn, but: str = "") -> None:
+        """but: a block that stays.
+
+        FailedPrecondition: a node has kept a view of a weight."""
         # Other holders of the group have views, and report their own end.
         kept = {name for (group, name), read in turn.reads.items()
-                if group is not but and group.state.holds == 1 and read.is_kept}
+                if group.block != but and group.state.holds == 1
+                and read.is_kept}
         groups, turn.groups = turn.groups, [
-            one for one in turn.groups if one is but]
+            one for one in turn.groups if one.block == but]
         turn.reads = {key: read for key, read in turn.reads.items()
-                      if key[0] is but}
+                      if key[0].block == but}
         with contextlib.ExitStack() as stack:
             for group in groups:
-                if group is not but:
+                if group.block != but:
                     stack.callback(group.release)
         if kept:
             raise FailedPrecondition(

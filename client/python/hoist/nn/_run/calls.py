@@ -46,6 +46,15 @@ class Call:
     is_followed: bool = False  # By a call that needs the same group.
     is_last: bool = False  # By one that does not, or by none.
 
+    def note(self, groups: list[Group], followed: bool) -> None:
+        """The groups' next call; compiled code has one stage for all of
+        them."""
+        self.is_followed |= followed
+        self.is_last |= not followed
+        if self.is_followed and self.is_last:
+            for group in groups:
+                group.operable = False
+
 
 def handled() -> int:
     """Identifies the exception being handled. torch calls hooks after a failed
@@ -61,7 +70,8 @@ class Pass:
     depth: int = 1  # Nested calls of the root module.
     is_compiled: bool = False  # At least in part.
     return_to: torch.device | None = None
-    # The staged group without a running module; and its last call.
-    open: tuple[Group, Call] | None = None
+    # The staged groups of a block without a running module, and its last call.
+    open: list[Group] = dataclasses.field(default_factory=list)
+    last: Call = dataclasses.field(default_factory=Call)
     shown: list[Group] = dataclasses.field(default_factory=list)  # Until its end.
     sequence: list[Group] = dataclasses.field(default_factory=list)  # Staged.

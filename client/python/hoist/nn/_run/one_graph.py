@@ -55,7 +55,7 @@ class OneGraph:
         self._token: torch.Tensor | None = None
         self._key: object = None  # The plan of the token.
         self._refused: str | None = None  # Why graphs are impossible now.
-        self.open: Group | None = None  # See leave_open.
+        self.open: list[Group] = []  # Of one block; see leave_open.
         self._in_capture = False  # At that time.
 
     @property
@@ -102,7 +102,7 @@ class OneGraph:
         weights.
         """
         self.pause.end()
-        self.open = None  # All stages have ended.
+        self.open = []  # All stages have ended.
         if not self.active:
             return
         self.active = False
@@ -133,30 +133,29 @@ class OneGraph:
             raise FailedPrecondition(
                 f'compiled code stages "{group.spec.name}" outside of a pass; '
                 "call the module, not what was compiled of it")
-        if self.open is not group:
+        if not self.open or self.open[0].block != group.block:
             self._end_open()
 
     def leave_open(self, group: Group) -> None:
         """It stays staged for its next operators, which follow at once."""
-        self.open = group
+        self.open.append(group)
         self._in_capture = self._parts[0].is_capturing()
 
     def take_open(self, group: Group) -> bool:
         """Whether it was left open."""
-        if self.open is not group:
+        if group not in self.open:
             return False
-        self.open = None
+        self.open.remove(group)
         return True
 
     def end_open(self) -> None:
-        group, self.open = self.open, None
-        if group is None:
-            return
-        group.end_in_place()
-        if self._in_capture and not self._parts[0].is_capturing():
-            self.refuse(group, "a CUDA graph was recorded in which it does not "
-                        "end")
-            self.check()
+        while self.open:
+            group = self.open.pop()
+            group.end_in_place()
+            if self._in_capture and not self._parts[0].is_capturing():
+                self.refuse(group, "a CUDA graph was recorded in which it does "
+                            "not end")
+        self.check()
 
     def _renew(self, made: int) -> None:
         """CUDA graphs recorded under another plan must not be replayed."""

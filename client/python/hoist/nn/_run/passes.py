@@ -454,8 +454,8 @@ class Passes:
                 pass
             elif group.pinned:
                 group.stage()
-            elif this and this.open and this.open[0] is group:
-                self._note_call(*this.open, True)
+            elif this and group in this.open:
+                this.last.note(this.open, followed=True)
             else:
                 if this is None:
                     refuse_tracing()
@@ -519,9 +519,12 @@ class Passes:
             elif state.running:
                 pass
             elif this is not None:
-                if self.graph.open or this.open and this.open[0] is not group:
+                if self.graph.open or this.open and (
+                        this.open[0].block != group.block):
                     self._end_open()
-                this.open = group, call
+                if group not in this.open:
+                    this.open.append(group)
+                this.last = call
             else:
                 if is_in_backward():
                     self.backwards.keep(group)
@@ -539,25 +542,18 @@ class Passes:
             group.rest()
 
     def _end_open(self) -> None:
-        if self.graph.open is not None:
+        if self.graph.open:
             self.graph.end_open()
         this = self._pass
-        if this is None or this.open is None:
+        if this is None or not this.open:
             return
-        (group, call), this.open = this.open, None
-        if not group.state.running:
-            if not call.is_last:
-                self._note_call(group, call, False)
-            group.end(stays_shown=not self.graph.active
-                      and group in this.shown)
-
-    @staticmethod
-    def _note_call(group: Group, call: Call, followed: bool) -> None:
-        """For compiled code, which has one stage for all of them."""
-        call.is_followed |= followed
-        call.is_last |= not followed
-        if call.is_followed and call.is_last:
-            group.operable = False
+        if not this.last.is_last and not this.open[0].state.running:
+            this.last.note(this.open, followed=False)
+        while this.open:  # If one fails, the next call ends the others.
+            group = this.open.pop()
+            if not group.state.running:
+                group.end(stays_shown=not self.graph.active
+                          and group in this.shown)
 
     @contextlib.contextmanager
     def outside_plan(self, groups: list[Group]) -> Iterator[None]:

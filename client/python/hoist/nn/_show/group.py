@@ -40,6 +40,7 @@ class Group:
                                idle)
         self.state: State = IDLE
         self.pinned = spec.pinned
+        self.block = spec.block or spec.name  # Its groups are staged together.
         self.saved: weakref.WeakSet[Any] = weakref.WeakSet()  # See saved.py.
         self._reads: dict[str, Read] = {}
         self._reads_at = (0, 0)  # Addresses of the group and its casts.

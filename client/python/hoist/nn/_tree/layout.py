@@ -27,6 +27,8 @@ class GroupSpec:
     weights: list[Weight] = dataclasses.field(default_factory=list)
     triggers: Modules = dataclasses.field(default_factory=Modules)
     pinned: bool = False
+    # The block that it is a part of, whose parts are needed at once; "": none.
+    block: str = ""
     # By name, the types of stored tensors whose stored type differs from the
     # type they are computed in.
     storage: dict[str, torch.dtype] = dataclasses.field(default_factory=dict)
@@ -56,9 +58,12 @@ class GroupSpec:
             if place.module is not None)])
 
 
-def lay_out(root: nn.Module, groups: Groups,
-            excluded: set[nn.Module]) -> list[GroupSpec]:
-    """Groups in the order of the tree, each with weights."""
+def lay_out(root: nn.Module, groups: Groups, excluded: set[nn.Module],
+            in_parts: bool = False) -> list[GroupSpec]:
+    """Groups in the order of the tree, each with weights.
+
+    in_parts: large blocks are several groups.
+    """
     weights = take_inventory(root, excluded)
     modules = group_modules(root, groups, excluded)
     group_of = {owner: group for group in modules for owner in group.owners}
@@ -90,7 +95,51 @@ def lay_out(root: nn.Module, groups: Groups,
     _pin_spanning(found)
     if groups == "leaf":
         _pin_small(found)
+    by_block = groups == "block" or isinstance(groups, tuple)
+    return _in_parts(found) if in_parts and by_block else found
+
+
+# Bytes of a block that has parts. Below, the host time of another group's turn
+# is a large part of the time to copy it.
+_LARGE = 32 << 20
+_PARTS = 16  # At most.
+
+
+def _in_parts(specs: list[GroupSpec]) -> list[GroupSpec]:
+    """A plan keeps whole groups. So with several a block it can keep a part of
+    each block, and its ring need hold no more than the rest of two."""
+    names = {spec.name for spec in specs}
+    found = []
+    for spec in specs:
+        parts = [] if spec.pinned or spec.nbytes < _LARGE else _parts_of(spec)
+        if len(parts) < 2:
+            found.append(spec)
+            continue
+        for at, weights in enumerate(parts, 1):
+            name = f"{spec.name}/{at}"
+            while name in names:
+                name += "'"
+            names.add(name)
+            found.append(GroupSpec(name, weights, Modules(spec.triggers),
+                                   block=spec.name))
     return found
+
+
+def _parts_of(spec: GroupSpec) -> list[list[Weight]]:
+    """Runs of its weights, of about equal bytes; those that share bytes stay
+    together."""
+    least = spec.nbytes // _PARTS
+    parts: list[list[Weight]] = []
+    size = least
+    for weights in _sharing(spec.weights):
+        if size >= least:
+            parts.append([])
+            size = 0
+        parts[-1] += weights
+        size += GroupSpec("", weights).nbytes
+    if len(parts) > 1 and size < least:
+        parts[-2:] = [parts[-2] + parts[-1]]
+    return parts
 
 
 def _sharing(weights: list[Weight]) -> list[list[Weight]]:
