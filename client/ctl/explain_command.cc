@@ -101,12 +101,18 @@ std::string WhyText(const CopyExplanation& copy,
   } else if (why.empty()) {
     switch (copy.left()) {
       case CopyExplanation::LEFT_EVICTED:
-        why.push_back("made room for others " + HumanTime(copy.left_ms()) +
-                      " ago");
+        why.push_back(
+            "made room for " +
+            (copy.left_for().empty() ? "others" : Shown(copy.left_for())) +
+            " " + HumanTime(copy.left_ms()) + " ago");
         break;
       case CopyExplanation::LEFT_BY_ADMIN:
         why.push_back("evicted by an admin " + HumanTime(copy.left_ms()) +
                       " ago");
+        break;
+      case CopyExplanation::LEFT_BY_WORKER:
+        why.push_back("parked on the disk by its worker " +
+                      HumanTime(copy.left_ms()) + " ago");
         break;
       default:
         why.push_back("nobody has asked for it");
@@ -183,7 +189,8 @@ std::string Likeness(const v1::GroupExplanation& group) {
     text += '|' + std::to_string(copy.tier()) + ' ' +
             std::to_string(copy.device()) + ' ' +
             std::to_string(copy.residency()) + ' ' +
-            std::to_string(copy.left()) + ' ' + std::to_string(copy.from());
+            std::to_string(copy.left()) + ' ' + copy.left_for() + ' ' +
+            std::to_string(copy.from());
     for (const Keeper& keeper : copy.keepers()) {
       text += ',' + std::to_string(keeper.by()) + ' ' +
               std::to_string(keeper.session_id()) + ' ' +

@@ -46,9 +46,10 @@ struct CopyRef {
 
 // How a former copy left.
 struct Leaving {
-  enum class Why { kEvicted, kByAdmin };
-  Why why = Why::kEvicted;
+  enum class Why { kForRoom, kByAdmin, kByWorker };
+  Why why = Why::kForRoom;
   absl::Time at;
+  ModelId room_for = {};  // kForRoom.
 };
 
 // One copy of one image. `state` changes through CopyTable::Apply alone.
@@ -60,11 +61,11 @@ struct Copy {
   uint32_t readers = 0;  // Transfers reading it; likewise.
   bool pinned = false;   // By an admin; likewise.
   bool fresh = false;    // Prefetched and not used yet.
-  bool leaving = false;  // Dropped once it is spilled.
   bool damaged = false;  // Wrong bytes: not served to anyone new.
   absl::Time last_use;
-  std::optional<TransferId> filling;  // kFilling: the transfer that fills it.
-  std::optional<Leaving> left;        // kAbsent: how it was evicted, if it was.
+  std::optional<TransferId> filling;    // kFilling: the transfer that fills it.
+  std::optional<Leaving::Why> leaving;  // Why it is dropped once it is spilled.
+  std::optional<Leaving> left;  // kAbsent: how it was evicted, if it was.
 
   bool usable() const {
     return state == Residency::kPresent || state == Residency::kSpilling;

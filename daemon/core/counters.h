@@ -31,6 +31,7 @@ struct Counters {
   uint64_t host_evictions = 0;
   uint64_t device_evictions_by_admins = 0;
   uint64_t host_evictions_by_admins = 0;
+  uint64_t host_evictions_by_workers = 0;  // Parked on the disk.
   uint64_t models_forgotten = 0;  // To make room, not on request.
   // Events that held the engine's one thread longer than Engine::kSlowEvent.
   uint64_t slow_events = 0;
@@ -96,7 +97,8 @@ inline constexpr CounterRow kCounterTable[] = {
     {&Counters::device_evictions,
      "device_evictions",
      "hoist_evictions_total",
-     "Copies that left a tier, to make room or by an admin's request.",
+     "Copies that left a tier: to make room, or at the request of an admin or "
+     "of their worker.",
      {{{"tier", "device"}, {"reason", "room"}}}},
     {&Counters::device_evictions_by_admins,
      "device_evictions_by_admins",
@@ -113,6 +115,11 @@ inline constexpr CounterRow kCounterTable[] = {
      "hoist_evictions_total",
      nullptr,
      {{{"tier", "host"}, {"reason", "admin"}}}},
+    {&Counters::host_evictions_by_workers,
+     "host_evictions_by_workers",
+     "hoist_evictions_total",
+     nullptr,
+     {{{"tier", "host"}, {"reason", "worker"}}}},
     {&Counters::models_forgotten, "models_forgotten",
      "hoist_models_forgotten_total",
      "Published models without a session that made room."},

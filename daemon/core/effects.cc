@@ -20,4 +20,23 @@ void Note(Effects& effects, const CopyTable& copies, EventKind kind,
   effects.events.push_back(std::move(event));
 }
 
+void NoteEviction(Effects& effects, const CopyTable& copies, Counters& counters,
+                  const CopyRef& ref, Leaving::Why why) {
+  const bool device = ref.place.at.tier == Tier::kDevice;
+  switch (why) {
+    case Leaving::Why::kForRoom:
+      ++(device ? counters.device_evictions : counters.host_evictions);
+      break;
+    case Leaving::Why::kByAdmin:
+      ++(device ? counters.device_evictions_by_admins
+                : counters.host_evictions_by_admins);
+      break;
+    case Leaving::Why::kByWorker:  // Only from the host.
+      ++counters.host_evictions_by_workers;
+      break;
+  }
+  Note(effects, copies, EventKind::kCopyDropped, ref,
+       why == Leaving::Why::kByAdmin ? "by an admin" : "evicted");
+}
+
 }  // namespace hoistd

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "daemon/core/copy_table.h"
+#include "daemon/core/counters.h"
 #include "daemon/core/device_space.h"
 #include "daemon/core/node_event.h"
 #include "daemon/core/requests.h"
@@ -79,6 +80,9 @@ struct Effects {
 // What happened to a copy, for Watch.
 void Note(Effects& effects, const CopyTable& copies, EventKind kind,
           const CopyRef& ref, std::string detail = "");
+// The same for an evicted copy, which it counts.
+void NoteEviction(Effects& effects, const CopyTable& copies, Counters& counters,
+                  const CopyRef& ref, Leaving::Why why);
 
 }  // namespace hoistd
 

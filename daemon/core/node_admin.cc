@@ -23,7 +23,6 @@ CopyTotals Node::Unpin(const std::vector<CopyRef>& copies, absl::Time now,
 
 CopyTotals Node::Evict(const std::vector<CopyRef>& copies, absl::Time now,
                        Effects& effects, Leaving::Why why) {
-  const bool by_admin = why == Leaving::Why::kByAdmin;
   CopyTotals totals;
   for (const CopyRef& ref : copies) {
     Copy* copy = copies_.Find(ref);
@@ -51,24 +50,16 @@ CopyTotals Node::Evict(const std::vector<CopyRef>& copies, absl::Time now,
     ++totals.groups;
     totals.bytes += copies_.FindGroup(ref.key)->group->image_bytes;
     if (going) {
-      copy->leaving = true;
+      copy->leaving = why;
       supply_.saver().Hurry(ref.key, effects);
       continue;
     }
     if (unsaved) {
-      copy->leaving = true;
+      copy->leaving = why;
       supply_.saver().Start(ref, *copy, /*urgent=*/true, effects);
       continue;
     }
-    Note(effects, copies_, EventKind::kCopyDropped, ref,
-         by_admin ? "by an admin" : "evicted");
-    if (by_admin) {
-      ++(ref.place.at.tier == Tier::kDevice
-             ? counters_.device_evictions_by_admins
-             : counters_.host_evictions_by_admins);
-    } else {
-      ++counters_.host_evictions;
-    }
+    NoteEviction(effects, copies_, counters_, ref, why);
     space_.Drop(ref, *copy, ResidencyEvent::kDrop, Leaving{why, now});
   }
   Tick(now, effects);

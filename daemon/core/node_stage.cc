@@ -188,7 +188,8 @@ absl::Status Node::Park(SessionId session, const Model& model,
     }
     copies.push_back(ref);
   }
-  const CopyTotals parked = Evict(copies, now, effects, Leaving::Why::kEvicted);
+  const CopyTotals parked =
+      Evict(copies, now, effects, Leaving::Why::kByWorker);
   if (parked.kept == 0) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat(parked.kept, " of ", copies.size(),

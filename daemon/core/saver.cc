@@ -119,7 +119,7 @@ void Saver::Done(const Transfer& transfer, const absl::Status& status,
   copies_.Apply(copy, ResidencyEvent::kSpillDone);
   space_.Changed();
   if (!status.ok()) {
-    copy.leaving = false;
+    copy.leaving.reset();
     // A full disk is no fault of the image: reported once.
     if (disk_.Failed(status, now)) {
       TellOfDisk(EventKind::kDiskFull, status.message(), effects);
@@ -138,10 +138,9 @@ void Saver::Done(const Transfer& transfer, const absl::Status& status,
   if (!copy.leaving || copy.readers > 0 || copy.leases > 0 || copy.pinned) {
     return;
   }
-  Note(effects, copies_, EventKind::kCopyDropped, ref, "evicted");
-  ++counters_.host_evictions;
-  space_.Drop(ref, copy, ResidencyEvent::kDrop,
-              Leaving{Leaving::Why::kEvicted, now});
+  const Leaving::Why why = *copy.leaving;
+  NoteEviction(effects, copies_, counters_, ref, why);
+  space_.Drop(ref, copy, ResidencyEvent::kDrop, Leaving{why, now});
 }
 
 }  // namespace hoistd

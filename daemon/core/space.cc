@@ -72,7 +72,7 @@ absl::Status Space::Reserve(const CopyRef& ref, Copy& copy,
   copy.owner = owner;
   copy.offset = *offset;
   copy.last_use = now;
-  copy.leaving = false;
+  copy.leaving.reset();
   Weigh(ref, copy);
   return absl::OkStatus();
 }
@@ -102,7 +102,7 @@ absl::StatusOr<std::vector<SheetRead>> Space::PlaceSpans(
     });
   }
   if (!victims.has_value()) return absl::ResourceExhaustedError("");
-  if (!EvictAll(*victims, now)) {
+  if (!EvictAll(*victims, claim.copy.key.model, now)) {
     return absl::UnavailableError("waiting for spills to disk");
   }
   for (const SheetRange& span : missing) {

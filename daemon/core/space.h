@@ -233,7 +233,8 @@ class Space {
   }
 
  private:
-  using Victims = std::optional<std::vector<OwnerId>>;
+  using Owners = std::vector<OwnerId>;
+  using Victims = std::optional<Owners>;
   using ChooseVictimsFn = absl::FunctionRef<Victims(KeepValueFn)>;
 
   // space.cc
@@ -246,8 +247,8 @@ class Space {
   // space_eviction.cc
   absl::StatusOr<uint64_t> PlaceOnHost(OwnerId owner, uint64_t bytes,
                                        const SpaceClaim& claim, absl::Time now);
-  std::vector<CopyRef> CopiesOf(const std::vector<OwnerId>& owners) const;
-  bool EvictAll(const std::vector<OwnerId>& victims, absl::Time now);
+  std::vector<CopyRef> CopiesOf(const Owners& owners) const;
+  bool EvictAll(const Owners& victims, ModelId room_for, absl::Time now);
   Victims HostVictims(const SpaceClaim& claim, absl::Time now,
                       ChooseVictimsFn choose) const;
   Victims HostHole(uint64_t bytes, const SpaceClaim& claim,

@@ -21,7 +21,7 @@ absl::StatusOr<uint64_t> Space::PlaceOnHost(OwnerId owner, uint64_t bytes,
   if (const auto offset = host_.Allocate(bytes, owner)) return *offset;
   const auto victims = HostHole(bytes, claim, now);
   if (!victims.has_value()) return absl::ResourceExhaustedError("");
-  if (!EvictAll(*victims, now)) {
+  if (!EvictAll(*victims, claim.copy.key.model, now)) {
     return absl::UnavailableError("waiting for spills to disk");
   }
   const auto offset = host_.Allocate(bytes, owner);
@@ -32,8 +32,8 @@ absl::StatusOr<uint64_t> Space::PlaceOnHost(OwnerId owner, uint64_t bytes,
 // Eviction victims, which `choose` picks by value. Order: copies of unused
 // models first; among these, published ones that cannot be spilled only if the
 // rest is not enough, since they are then lost.
-std::optional<std::vector<OwnerId>> Space::HostVictims(
-    const SpaceClaim& claim, absl::Time now, ChooseVictimsFn choose) const {
+Space::Victims Space::HostVictims(const SpaceClaim& claim, absl::Time now,
+                                  ChooseVictimsFn choose) const {
   const auto worth = [&](OwnerId other) { return ValueOf(other, claim, now); };
   if (!claim.urgent || !CannotSpill(now)) return choose(worth);
   const std::vector<ModelId> expendable = Expendable();
@@ -52,7 +52,7 @@ std::optional<std::vector<OwnerId>> Space::HostVictims(
 
 // Only copies of unused models; of the models, least recently used first, only
 // the first few that are enough.
-std::optional<std::vector<OwnerId>> Space::UnreferencedVictims(
+Space::Victims Space::UnreferencedVictims(
     const std::vector<ModelId>& expendable, const SpaceClaim& claim,
     absl::Time now, ChooseVictimsFn choose) const {
   const auto used = [&](GroupKey key) { return demand_.Uses(key.model); };
@@ -90,9 +90,8 @@ std::optional<std::vector<OwnerId>> Space::UnreferencedVictims(
 }
 
 // For `bytes` in one range.
-std::optional<std::vector<OwnerId>> Space::HostHole(uint64_t bytes,
-                                                    const SpaceClaim& claim,
-                                                    absl::Time now) const {
+Space::Victims Space::HostHole(uint64_t bytes, const SpaceClaim& claim,
+                               absl::Time now) const {
   return HostVictims(claim, now, [&](KeepValueFn worth) -> Victims {
     std::optional<Hole> hole = host_.CheapestHole(bytes, 0, worth);
     if (!hole.has_value()) return std::nullopt;
@@ -129,7 +128,7 @@ bool Space::Unreferenced(const Model& model) const {
 }
 
 // The copies in these extents, each once.
-std::vector<CopyRef> Space::CopiesOf(const std::vector<OwnerId>& owners) const {
+std::vector<CopyRef> Space::CopiesOf(const Owners& owners) const {
   std::vector<CopyRef> copies;
   std::set<GroupKey> users;
   for (const OwnerId owner : owners) {
@@ -143,7 +142,7 @@ std::vector<CopyRef> Space::CopiesOf(const std::vector<OwnerId>& owners) const {
 }
 
 // Evicts the victims. False: some must be spilled first.
-bool Space::EvictAll(const std::vector<OwnerId>& victims, absl::Time now) {
+bool Space::EvictAll(const Owners& victims, ModelId room_for, absl::Time now) {
   const size_t spills = work_.spills.size();
   for (const CopyRef& ref : CopiesOf(victims)) {
     const bool spilling = copies_.At(ref).state == Residency::kSpilling;
@@ -166,7 +165,7 @@ bool Space::EvictAll(const std::vector<OwnerId>& victims, absl::Time now) {
       continue;
     }
     Drop(ref, copy, ResidencyEvent::kDrop,
-         Leaving{Leaving::Why::kEvicted, now});
+         Leaving{Leaving::Why::kForRoom, now, room_for});
     work_.dropped.push_back(ref);
   }
   return true;

@@ -43,12 +43,13 @@ absl::StatusOr<uint64_t> Space::PlaceOnDevice(const SpaceClaim& claim,
   offset = space.Allocate(want, owner);
   if (!absl::IsResourceExhausted(offset.status())) return offset;
   if (const auto hole = space.CheapestHole(want, worth)) {
-    EvictAll(hole->victims, now);  // Device copies are always clean.
+    // Device copies are always clean.
+    EvictAll(hole->victims, claim.copy.key.model, now);
     return space.Allocate(want, owner);
   }
   const Room room = RoomFor(index, want, /*own=*/true, /*idle=*/false, worth);
   if (room.enough) {
-    EvictAll(room.victims, now);
+    EvictAll(room.victims, claim.copy.key.model, now);
     space.ReleaseSlabs(
         want, [&](SlabId slab) { return slabs_.OpenedBy(index, slab); });
     return space.Allocate(want, owner);
@@ -87,7 +88,7 @@ absl::Status Space::FreeDescriptors(Backing backing, const SpaceClaim& claim,
     space.ReleaseApart(backing, opened);
     for (const OwnerId owner : space.MovableApart(worth, opened)) {
       if (may().ok()) break;
-      EvictAll({owner}, now);
+      EvictAll({owner}, claim.copy.key.model, now);
       space.ReleaseApart(backing, opened);
     }
     if (may().ok() || !claim.waited_for) continue;
@@ -153,7 +154,7 @@ absl::Status Space::RoomForPieces(DeviceIndex index, const Want& want,
   }
   const Room room = RoomFor(index, want, /*own=*/true, /*idle=*/false, worth);
   if (room.enough) {
-    EvictAll(room.victims, now);  // Always clean there.
+    EvictAll(room.victims, {}, now);  // Always clean there.
     space.ReleaseSlabs(want, opened);
     return absl::OkStatus();
   }

@@ -36,9 +36,7 @@ void Supply::FollowSpace(Effects& effects) {
                        work.slabs.end());
   std::ranges::move(work.asks, std::back_inserter(effects.asks));
   for (const CopyRef& ref : work.dropped) {
-    Note(effects, copies_, EventKind::kCopyDropped, ref, "evicted");
-    ++(ref.place.at.tier == Tier::kDevice ? counters_.device_evictions
-                                          : counters_.host_evictions);
+    NoteEviction(effects, copies_, counters_, ref, Leaving::Why::kForRoom);
   }
   std::ranges::move(work.forgotten, std::back_inserter(work_.forgotten));
   for (const GroupKey key : work.spills) {

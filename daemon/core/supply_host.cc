@@ -55,7 +55,7 @@ bool Supply::BringParts(const CopyRef& ref, Copy& copy, Need& need,
   }
   copies_.Apply(copy, ResidencyEvent::kReserve);
   copy.last_use = now;
-  copy.leaving = false;
+  copy.leaving.reset();
   if (!missing.empty()) {
     const TransferId filler =
         transfers_.Start(ref.key, FilesToHost{*placed}, need.urgent, effects);

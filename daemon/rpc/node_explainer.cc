@@ -25,6 +25,18 @@ void SetBringing(Tier from, absl::Duration bring, pb::CopyExplanation* out) {
   out->set_bring_us(static_cast<uint64_t>(absl::ToInt64Microseconds(bring)));
 }
 
+pb::CopyExplanation::Left LeftToProto(Leaving::Why why) {
+  switch (why) {
+    case Leaving::Why::kForRoom:
+      break;
+    case Leaving::Why::kByAdmin:
+      return pb::CopyExplanation::LEFT_BY_ADMIN;
+    case Leaving::Why::kByWorker:
+      return pb::CopyExplanation::LEFT_BY_WORKER;
+  }
+  return pb::CopyExplanation::LEFT_EVICTED;
+}
+
 void SetPlace(TierAt at, Residency residency, pb::CopyExplanation* out) {
   out->set_tier(TierToProto(at.tier));
   out->set_device(at.device.number());
@@ -162,10 +174,11 @@ void NodeExplainer::ExplainPlace(const Peer& asker, const CopyRef& ref,
     AddKeepers(ref, copy, out);
   } else if (found != entry.copies.end() && found->second.left.has_value()) {
     const Leaving& left = *found->second.left;
-    out->set_left(left.why == Leaving::Why::kByAdmin
-                      ? pb::CopyExplanation::LEFT_BY_ADMIN
-                      : pb::CopyExplanation::LEFT_EVICTED);
+    out->set_left(LeftToProto(left.why));
     out->set_left_ms(Milliseconds(now_ - left.at));
+    if (const ModelEntry* model = node_.copies.FindModel(left.room_for)) {
+      out->set_left_for(model->model->spec->name);
+    }
   }
   AddPlans(ref, out);
   AddWaits(asker, ref, out);

@@ -204,4 +204,14 @@ TEST(NodeMeasure, WhatAdminsEvictIsToldApart) {
   EXPECT_EQ(counters.device_evictions, 0u);
 }
 
+TEST(NodeMeasure, WhatAnAdminEvictsOnceItIsWrittenIsTheAdmins) {
+  NodeRig rig({.can_spill = true});
+  rig.Published(rig.Open(), "p", "g", 1);
+  rig.Evict("p", OnHost());
+  rig.FinishAll();
+  const Counters counters = Measure(rig).counters;
+  EXPECT_EQ(counters.host_evictions_by_admins, 1u);
+  EXPECT_EQ(counters.host_evictions, 0u);
+}
+
 }  // namespace hoistd::node_measure_test

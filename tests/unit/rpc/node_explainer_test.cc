@@ -182,6 +182,7 @@ TEST(NodeExplainer, WhatGoesBeforeItDoesGoBeforeIt) {
   EXPECT_TRUE(rig.Has(Key(model, 0), kDevice));
   const CopyExplanation gone = At(rig, kDevice, "g1");
   EXPECT_EQ(gone.left(), CopyExplanation::LEFT_EVICTED);
+  EXPECT_EQ(gone.left_for(), "m");
 }
 
 TEST(NodeExplainer, WhatAnAdminEvictedSaysSo) {
