@@ -4,6 +4,7 @@
 
 #include "client/ctl/calls.h"
 #include "client/ctl/commands.h"
+#include "client/ctl/loans.h"
 #include "client/ctl/text.h"
 
 namespace hoist::ctl {
@@ -244,6 +245,7 @@ int Explain(Connection& daemon, const v1::ExplainRequest& request,
                  PrintGroup(Together(response, from, to), response, output);
                  from = to;
                }
+               PrintLoans(response.loans(), output.out);
              });
 }
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "client/ctl/calls.h"
 #include "client/ctl/commands.h"
+#include "client/ctl/loans.h"
 #include "client/ctl/table.h"
 #include "client/ctl/text.h"
 
@@ -216,6 +217,7 @@ int ShowPlans(Connection& daemon, const Output& output) {
                std::to_string(plan.skipped())});
         }
         table.Print(output.out);
+        PrintLoans(response.loans(), output.out);
       });
 }
 

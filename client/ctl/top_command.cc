@@ -8,6 +8,7 @@
 
 #include "client/ctl/calls.h"
 #include "client/ctl/commands.h"
+#include "client/ctl/loans.h"
 #include "client/ctl/picture.h"
 #include "client/ctl/table.h"
 #include "client/ctl/text.h"
@@ -148,6 +149,7 @@ void PrintRows(const Sample& now, std::ostream& out) {
     out << '\n';
     table->Print(out);
   }
+  PrintLoans(now.plans.loans(), out);
 }
 
 }  // namespace

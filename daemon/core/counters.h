@@ -32,6 +32,11 @@ struct Counters {
   uint64_t device_evictions_by_admins = 0;
   uint64_t host_evictions_by_admins = 0;
   uint64_t host_evictions_by_workers = 0;  // Parked on the disk.
+  // Device memory of plans that gave way, by cause.
+  uint64_t lent_bytes_to_plans = 0;
+  uint64_t lent_bytes_by_admins = 0;
+  uint64_t lent_bytes_when_idle = 0;
+  uint64_t lent_bytes_to_grow = 0;
   uint64_t models_forgotten = 0;  // To make room, not on request.
   // Events that held the engine's one thread longer than Engine::kSlowEvent.
   uint64_t slow_events = 0;
@@ -120,6 +125,27 @@ inline constexpr CounterRow kCounterTable[] = {
      "hoist_evictions_total",
      nullptr,
      {{{"tier", "host"}, {"reason", "worker"}}}},
+    {&Counters::lent_bytes_to_plans,
+     "lent_bytes_to_plans",
+     "hoist_lent_bytes_total",
+     "Device memory of plans that gave way: to another plan, to an admin, when "
+     "idle, or to be set anew with more.",
+     {{{"cause", "plan"}}}},
+    {&Counters::lent_bytes_by_admins,
+     "lent_bytes_by_admins",
+     "hoist_lent_bytes_total",
+     nullptr,
+     {{{"cause", "admin"}}}},
+    {&Counters::lent_bytes_when_idle,
+     "lent_bytes_when_idle",
+     "hoist_lent_bytes_total",
+     nullptr,
+     {{{"cause", "idle"}}}},
+    {&Counters::lent_bytes_to_grow,
+     "lent_bytes_to_grow",
+     "hoist_lent_bytes_total",
+     nullptr,
+     {{{"cause", "growth"}}}},
     {&Counters::models_forgotten, "models_forgotten",
      "hoist_models_forgotten_total",
      "Published models without a session that made room."},

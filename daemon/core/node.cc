@@ -19,7 +19,7 @@ Node::Node(const NodeOptions& options, std::vector<DeviceInfo> devices)
       persisted_(options_.keeps),
       space_(options_, devices_, copies_, models_, spill_, *this, persisted_),
       tenure_(options_, devices_, names_, copies_, models_, quota_, space_,
-              persisted_),
+              persisted_, counters_),
       arenas_(options_, devices_, copies_, models_, quota_, space_, tenure_,
               persisted_, counters_),
       supply_(options_, names_, copies_, models_, quota_, spill_, space_,

@@ -49,7 +49,8 @@ void Node::ExpirePlans(absl::Time now, Effects& effects) {
 
 absl::Status Node::EndPlan(SessionId session, PlanId id, absl::Time now,
                            Effects& effects) {
-  HOIST_ASSIGN_OR_RETURN(const EndedPlan ended, tenure_.EndPlan(session, id));
+  HOIST_ASSIGN_OR_RETURN(const EndedPlan ended,
+                         tenure_.EndPlan(session, id, now));
   effects.ended.push_back(ended);
   NodeEvent event;
   event.kind = EventKind::kPlanEnded;

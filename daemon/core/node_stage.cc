@@ -231,7 +231,7 @@ absl::Status Node::SetOrder(SessionId session, ModelId model,
     }
   }
   if (order.empty()) {
-    tenure_.sessions().DoneWith(session, model);
+    tenure_.DoneWith(session, model);
     space_.Changed();  // It may make room now.
   } else {
     tenure_.sessions().Use(session, model);

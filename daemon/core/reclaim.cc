@@ -20,6 +20,10 @@ uint64_t BytesOf(const PlanGrant& grant) {
   return grant.ring_bytes + grant.resident_bytes;
 }
 
+Loan LoanTo(const PlanRequest& asked, absl::Time now) {
+  return {Loan::Why::kPlan, now, asked.session, asked.args.model};
+}
+
 }  // namespace
 
 std::optional<Reclaim::Decided> Reclaim::Begin(RequestId request,
@@ -53,8 +57,9 @@ std::optional<Reclaim::Decided> Reclaim::Next(absl::Time now,
   return std::nullopt;
 }
 
-std::optional<absl::StatusOr<PlanGrant>> Reclaim::Decide(
-    Waiting& waiting, absl::Time now, Effects& effects) const {
+std::optional<absl::StatusOr<PlanGrant>> Reclaim::Decide(Waiting& waiting,
+                                                         absl::Time now,
+                                                         Effects& effects) {
   absl::StatusOr<PlanGrant> grant = offers_.Check(waiting.asked);
   const bool refused = !grant.ok();
   if (refused && !absl::IsResourceExhausted(grant.status())) return grant;
@@ -65,7 +70,7 @@ std::optional<absl::StatusOr<PlanGrant>> Reclaim::Decide(
   if (IsWhole(waiting.asked, grant)) return grant;
   if (!needs) {
     if (waiting.lenders.empty()) {
-      AskForWish(waiting, refused ? UINT64_MAX : grant->streamed_bytes,
+      AskForWish(waiting, refused ? UINT64_MAX : grant->streamed_bytes, now,
                  effects);
     }
     if (Awaits(waiting) && now < waiting.wish_until) return std::nullopt;
@@ -74,7 +79,9 @@ std::optional<absl::StatusOr<PlanGrant>> Reclaim::Decide(
     waiting.lenders.clear();
   }
   if (now >= waiting.deadline) return grant;
-  if (Awaits(waiting) || AskForNeed(waiting, effects)) return std::nullopt;
+  if (Awaits(waiting) || AskForNeed(waiting, now, effects)) {
+    return std::nullopt;
+  }
   return grant;
 }
 
@@ -98,8 +105,14 @@ std::vector<PlanId> Reclaim::Lenders(const Waiting& waiting) const {
   return lenders;
 }
 
-void Reclaim::AskForWish(Waiting& waiting, uint64_t missing,
-                         Effects& effects) const {
+void Reclaim::AskOne(const StandingPlan& plan, absl::Duration idle,
+                     const Loan& loan, Effects& effects) {
+  loans_.Ask(plan, loan);
+  effects.give_way.push_back({plan.session, plan.grant.id, idle});
+}
+
+void Reclaim::AskForWish(Waiting& waiting, uint64_t missing, absl::Time now,
+                         Effects& effects) {
   uint64_t bytes = 0;
   for (const PlanId id : Lenders(waiting)) {
     if (bytes >= missing) return;
@@ -108,23 +121,22 @@ void Reclaim::AskForWish(Waiting& waiting, uint64_t missing,
     bytes += BytesOf(plan.grant);
     // As nobody knows its next pass: it then loses at most as much again (ski
     // rental).
-    effects.give_way.push_back(
-        {plan.session, id,
-         std::max(kShortestIdle, offers_.TimeToBring(plan.grant))});
+    AskOne(plan, std::max(kShortestIdle, offers_.TimeToBring(plan.grant)),
+           LoanTo(waiting.asked, now), effects);
   }
 }
 
-bool Reclaim::AskForNeed(Waiting& waiting, Effects& effects) const {
+bool Reclaim::AskForNeed(Waiting& waiting, absl::Time now, Effects& effects) {
   for (const PlanId id : Lenders(waiting)) {
     if (!waiting.lenders.insert(id).second) continue;
-    effects.give_way.push_back(
-        {tenure_.plans().Find(id)->session, id, absl::ZeroDuration()});
+    AskOne(*tenure_.plans().Find(id), absl::ZeroDuration(),
+           LoanTo(waiting.asked, now), effects);
     return true;
   }
   return false;
 }
 
-void Reclaim::Grow(Effects& effects) {
+void Reclaim::Grow(absl::Time now, Effects& effects) {
   // Those that wait come first.
   if (!waiting_.empty() || looked_at_ == offers_.epoch()) return;
   looked_at_ = offers_.epoch();
@@ -145,19 +157,19 @@ void Reclaim::Grow(Effects& effects) {
     uint64_t& before = grown_[key];
     if (room <= before) continue;
     before = room;
-    effects.give_way.push_back({plan.session, id, absl::ZeroDuration()});
+    AskOne(plan, absl::ZeroDuration(), {Loan::Why::kGrowth, now}, effects);
   }
 }
 
-PlanTotals Reclaim::Ask(SessionId session, absl::Duration idle,
-                        Effects& effects) const {
+PlanTotals Reclaim::Ask(SessionId session, absl::Duration idle, absl::Time now,
+                        Effects& effects) {
   PlanTotals totals;
   for (const auto& [id, plan] : tenure_.plans().standing()) {
     if (plan.ended || plan.session != session) continue;
     const bool heeds = plan.given && plan.grant.gives_way;
     ++(heeds ? totals.asked : totals.kept);
     (heeds ? totals.asked_bytes : totals.kept_bytes) += BytesOf(plan.grant);
-    if (heeds) effects.give_way.push_back({session, id, idle});
+    if (heeds) AskOne(plan, idle, {Loan::Why::kAdmin, now}, effects);
   }
   return totals;
 }
@@ -178,6 +190,7 @@ bool Reclaim::Awaits(const Waiting& waiting) const {
 }
 
 void Reclaim::Leave(SessionId session) {
+  loans_.Leave(session);
   std::erase_if(waiting_, [&](const auto& entry) {
     return entry.second.asked.session == session;
   });

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "daemon/core/effects.h"
+#include "daemon/core/loan_book.h"
 #include "daemon/core/plan_offers.h"
 #include "daemon/core/requests.h"
 #include "daemon/types/ids.h"
@@ -34,18 +35,20 @@ class Tenure;
 // room for more of it: its next pass sets it anew, with all that is free.
 //
 // Threads:  one at a time.
-// Owns:     the waiting requests. Borrows the rest, which must outlive it.
-// Bounds:   the caller bounds requests.
+// Owns:     the waiting requests, and the loans. Borrows the rest, which must
+// outlive it. Bounds:   the caller bounds requests.
 class Reclaim {
  public:
   static constexpr absl::Duration kWish = absl::Milliseconds(250);
 
-  Reclaim(const Tenure& tenure, const PlanOffers& offers)
-      : tenure_(tenure), offers_(offers) {}
+  Reclaim(const Tenure& tenure, const PlanOffers& offers, Counters& counters)
+      : tenure_(tenure), offers_(offers), loans_(counters) {}
   Reclaim(const Reclaim&) = delete;
   Reclaim& operator=(const Reclaim&) = delete;
 
   const PlanOffers& offers() const { return offers_; }
+  LoanBook& loans() { return loans_; }
+  const LoanBook& loans() const { return loans_; }
 
   // A request to decide now. Its deadline is the time left.
   struct Decided {
@@ -60,11 +63,11 @@ class Reclaim {
   // next one is decided.
   std::optional<Decided> Next(absl::Time now, Effects& effects);
   // Asks plans that were granted in part to end, if they would get more.
-  void Grow(Effects& effects);
+  void Grow(absl::Time now, Effects& effects);
   // Asks the session's plans to end once idle for so long, whoever needs their
   // memory.
-  PlanTotals Ask(SessionId session, absl::Duration idle,
-                 Effects& effects) const;
+  PlanTotals Ask(SessionId session, absl::Duration idle, absl::Time now,
+                 Effects& effects);
   // The session is over, with its requests.
   void Leave(SessionId session);
   bool empty() const { return waiting_.empty(); }
@@ -80,15 +83,19 @@ class Reclaim {
 
   std::optional<absl::StatusOr<PlanGrant>> Decide(Waiting& waiting,
                                                   absl::Time now,
-                                                  Effects& effects) const;
-  void AskForWish(Waiting& waiting, uint64_t missing, Effects& effects) const;
+                                                  Effects& effects);
+  void AskForWish(Waiting& waiting, uint64_t missing, absl::Time now,
+                  Effects& effects);
   std::vector<PlanId> Lenders(const Waiting& waiting) const;
-  bool AskForNeed(Waiting& waiting, Effects& effects) const;
+  bool AskForNeed(Waiting& waiting, absl::Time now, Effects& effects);
+  void AskOne(const StandingPlan& plan, absl::Duration idle, const Loan& loan,
+              Effects& effects);
   uint64_t PlansBeside(const Waiting& waiting) const;
   bool Awaits(const Waiting& waiting) const;
 
   const Tenure& tenure_;
   const PlanOffers offers_;
+  LoanBook loans_;
   std::map<RequestId, Waiting> waiting_;
   // Of plans that were asked to grow: the room then. Only more of it helps.
   std::map<std::pair<SessionId, ModelId>, uint64_t> grown_;

@@ -25,7 +25,7 @@ absl::Status NoSuchGroup() {
 Tenure::Tenure(const NodeOptions& options,
                const std::vector<DeviceInfo>& devices, const DeviceNames& names,
                CopyTable& copies, const ModelBook& models, QuotaBook& quota,
-               Space& space, PersistedLog& persisted)
+               Space& space, PersistedLog& persisted, Counters& counters)
     : devices_(devices),
       names_(names),
       copies_(copies),
@@ -35,8 +35,10 @@ Tenure::Tenure(const NodeOptions& options,
       persisted_(persisted),
       sessions_(quota),
       plans_(space.promises(), copies, sessions_, quota),
-      reclaim_(*this, PlanOffers(options, *this, devices, names, copies, models,
-                                 quota, space)) {}
+      reclaim_(*this,
+               PlanOffers(options, *this, devices, names, copies, models, quota,
+                          space),
+               counters) {}
 
 absl::Status Tenure::DrainsNow() {
   return absl::UnavailableError(

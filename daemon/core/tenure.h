@@ -48,7 +48,8 @@ class Tenure {
  public:
   Tenure(const NodeOptions& options, const std::vector<DeviceInfo>& devices,
          const DeviceNames& names, CopyTable& copies, const ModelBook& models,
-         QuotaBook& quota, Space& space, PersistedLog& persisted);
+         QuotaBook& quota, Space& space, PersistedLog& persisted,
+         Counters& counters);
   Tenure(const Tenure&) = delete;
   Tenure& operator=(const Tenure&) = delete;
 
@@ -94,6 +95,11 @@ class Tenure {
                        const Copy& copy, absl::Time now);
   LeaseGrant Grant(LeaseId id, const Waiter& waiter, const CopyRef& ref,
                    Copy& copy, absl::Time now);
+  // The session uses the model no more, until it asks for it again.
+  void DoneWith(SessionId session, ModelId model) {
+    sessions_.DoneWith(session, model);
+    reclaim_.loans().Leave(session, model);
+  }
   // The copy that it leased.
   CopyRef Release(LeaseId id, absl::Time now);
 
@@ -110,6 +116,7 @@ class Tenure {
     return std::min(plans_.NextDeadline(), reclaim_.NextDeadline());
   }
   const PlanOffers& offers() const { return reclaim_.offers(); }
+  Reclaim& reclaim() { return reclaim_; }
   const Reclaim& reclaim() const { return reclaim_; }
   // Once there is memory for all of the waiting plan, gives its ring space; the
   // plan then stands as `id`. Returns what happened; nullopt: nothing.
@@ -117,7 +124,8 @@ class Tenure {
                                        absl::Time now);
   static CopyRef RingRef(const PlanGrant& grant);  // For its zone.
   // NotFound: no such plan of this session, or an ended one.
-  absl::StatusOr<EndedPlan> EndPlan(SessionId session, PlanId id);
+  absl::StatusOr<EndedPlan> EndPlan(SessionId session, PlanId id,
+                                    absl::Time now);
   std::vector<EndedPlan> EndPlansOf(SessionId session);
   // The plan has ended, and no copy goes to its ring.
   void FreePlan(PlanId id);

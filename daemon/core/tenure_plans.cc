@@ -28,7 +28,7 @@ void Tenure::DecidePlans(absl::Time now, Effects& effects) {
   while (auto decided = reclaim_.Next(now, effects)) {
     Await(*std::move(decided), now, effects);
   }
-  reclaim_.Grow(effects);
+  reclaim_.Grow(now, effects);
 }
 
 void Tenure::Await(Reclaim::Decided decided, absl::Time now, Effects& effects) {
@@ -64,6 +64,7 @@ std::optional<NodeEvent> Tenure::AdvancePlan(RequestId request, PlanId id,
   }
   const StandingPlan& plan = plans_.Stand(
       request, id, owner, *offset, space_.ZoneOf(RingRef(pending.grant)));
+  reclaim_.loans().Stand(plan);
   const PlanGrant& grant = plan.grant;
   std::vector<GroupIndex> order;
   for (const PlannedGroup& group : grant.groups) order.push_back(group.group);
@@ -134,8 +135,10 @@ EndedPlan Tenure::StopPlan(PlanId id) {
   return {id, plans_.Find(id)->grant.device};
 }
 
-absl::StatusOr<EndedPlan> Tenure::EndPlan(SessionId session, PlanId id) {
+absl::StatusOr<EndedPlan> Tenure::EndPlan(SessionId session, PlanId id,
+                                          absl::Time now) {
   HOIST_RETURN_IF_ERROR(plans_.CheckOwn(session, id));
+  reclaim_.loans().Return(*plans_.Find(id), now);
   const EndedPlan ended = StopPlan(id);
   const ModelId model = plans_.Find(id)->grant.model;
   const std::vector<PlanId> live = plans_.LiveOf(session);

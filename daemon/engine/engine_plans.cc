@@ -127,9 +127,8 @@ void Engine::OpenLane(SessionId session, const SetPlanArgs& args,
 
 void Engine::Opened(SessionId session, OpenedPlan plan, Done<OpenedPlan> done) {
   const GiveWay ask = {session, plan.grant.id, parts_.idle_after};
-  const bool sleeps = plan.grant.lends() && ask.idle < absl::InfiniteDuration();
   done(std::move(plan));
-  if (sleeps) words_.Say(session, ask);  // Once its client knows the plan.
+  words_.AskWhenIdle(ask, Now());  // Once its client knows the plan.
 }
 
 void Engine::LaneOpened(const PlanGrant& grant, const ShareOptions& share,

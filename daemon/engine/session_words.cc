@@ -15,6 +15,16 @@ void SessionWords::Say(SessionId session, const SessionWord& word) {
   if (listener != listeners_.end()) listener->second(word);
 }
 
+void SessionWords::AskWhenIdle(const GiveWay& ask, absl::Time now) {
+  const StandingPlan* plan = node_.tenure().plans().FindLive(ask.plan);
+  if (plan == nullptr || !plan->grant.lends() ||
+      ask.idle == absl::InfiniteDuration()) {
+    return;
+  }
+  node_.tenure().reclaim().loans().Ask(*plan, {Loan::Why::kIdle, now});
+  Say(ask.session, ask);
+}
+
 absl::Status SessionWords::Check(SessionId session, const Peer& asker) const {
   HOIST_ASSIGN_OR_RETURN(const SessionBook::Session* const seen,
                          node_.picture().FindSession(session, asker));
@@ -25,10 +35,11 @@ absl::Status SessionWords::Check(SessionId session, const Peer& asker) const {
 }
 
 absl::StatusOr<PlanTotals> SessionWords::Sleep(const SleepArgs& args,
-                                               Effects& effects) const {
+                                               absl::Time now,
+                                               Effects& effects) {
   HOIST_RETURN_IF_ERROR(Check(args.session, args.asker));
   const PlanTotals totals =
-      node_.tenure().reclaim().Ask(args.session, args.idle, effects);
+      node_.tenure().reclaim().Ask(args.session, args.idle, now, effects);
   if (totals.asked > 0) return totals;
   return absl::FailedPreconditionError(absl::StrCat(
       "session ", args.session.number(), " has ",

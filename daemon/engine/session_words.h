@@ -22,23 +22,25 @@ namespace hoistd {
 // Bounds:   one listener a session.
 class SessionWords {
  public:
-  explicit SessionWords(const Node& node) : node_(node) {}
+  explicit SessionWords(Node& node) : node_(node) {}
 
   // nullptr: its client does not listen.
   void Add(SessionId session, OnSessionWord on_word);
   void Drop(SessionId session) { listeners_.erase(session); }
   // Nothing if its client does not listen.
   void Say(SessionId session, const SessionWord& word);
+  // Asks a plan that lends to give way once it is idle for so long.
+  void AskWhenIdle(const GiveWay& ask, absl::Time now);
 
   // NotFound: `asker` may not see the session. FailedPrecondition: its client
   // does not listen.
   absl::Status Check(SessionId session, const Peer& asker) const;
-  absl::StatusOr<PlanTotals> Sleep(const SleepArgs& args,
-                                   Effects& effects) const;
+  absl::StatusOr<PlanTotals> Sleep(const SleepArgs& args, absl::Time now,
+                                   Effects& effects);
   absl::Status WakeUp(const WakeArgs& args);
 
  private:
-  const Node& node_;
+  Node& node_;
   std::map<SessionId, OnSessionWord> listeners_;
 };
 

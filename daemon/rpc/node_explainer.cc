@@ -4,6 +4,8 @@
 
 #include "daemon/base/status.h"
 #include "daemon/convert/types_convert.h"
+#include "daemon/rpc/admin_convert.h"
+#include "daemon/rpc/loan_convert.h"
 
 namespace hoistd {
 namespace {
@@ -127,6 +129,11 @@ absl::Status NodeExplainer::Explain(const Peer& asker, const std::string& model,
   for (const std::string& file : found->spec->files) out->add_files(file);
   for (const CopyRef& ref : groups) {
     ExplainGroup(asker, ref.key, out->add_groups());
+  }
+  for (const auto& [lender, loan] : node_.tenure.reclaim().loans().all()) {
+    if (lender.model != found->id && loan.to_model != found->id) continue;
+    if (!loan.is_shown()) continue;
+    LoanToProto(node_, lender, loan, now_, /*shows_to=*/true, out->add_loans());
   }
   return absl::OkStatus();
 }

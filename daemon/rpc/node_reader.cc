@@ -13,6 +13,7 @@
 #include "daemon/convert/types_convert.h"
 #include "daemon/model/model_name.h"
 #include "daemon/model/published_group.h"
+#include "daemon/rpc/loan_convert.h"
 
 namespace hoistd {
 namespace {
@@ -285,16 +286,21 @@ void NodeReader::Plan(const StandingPlan& plan, pb::PlanStatus* out) const {
 void NodeReader::Plans(const Peer& asker, pb::ListPlansResponse* out) const {
   std::map<PlanId, const LaneStats*> lanes;
   for (const LaneStats& lane : view_.lanes) lanes[lane.plan] = &lane;
+  const auto sees = [&](SessionId id) {
+    const SessionBook::Session* session = node_.tenure.sessions().Find(id);
+    return asker.admin || (session != nullptr && session->uid() == asker.uid);
+  };
   for (const auto& [id, plan] : node_.tenure.plans().standing()) {
-    if (plan.ended) continue;
-    const SessionBook::Session* session =
-        node_.tenure.sessions().Find(plan.session);
-    const bool own = session != nullptr && session->uid() == asker.uid;
-    if (!asker.admin && !own) continue;
+    if (plan.ended || !sees(plan.session)) continue;
     pb::PlanStatus* to = out->add_plans();
     Plan(plan, to);
     const auto lane = lanes.find(id);  // None: nothing is streamed.
     SetLane(lane == lanes.end() ? LaneStats() : *lane->second, to);
+  }
+  for (const auto& [lender, loan] : node_.tenure.reclaim().loans().all()) {
+    if (!loan.is_shown() || !sees(lender.session)) continue;
+    LoanToProto(node_, lender, loan, view_.now, sees(loan.to),
+                out->add_loans());
   }
 }
 

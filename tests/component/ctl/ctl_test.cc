@@ -380,6 +380,50 @@ TEST_F(CtlTest, PlansShowWhoStreamsWhatAndEscapeNames) {
   EXPECT_THAT(json.out, HasSubstr("\"weight\": 3"));
 }
 
+// One of each cause, and one to a session that the caller may not see.
+TEST_F(CtlTest, PlansAndTopShowWhoHasLentWhatToWhom) {
+  NodeRig& rig = books_.rig;
+  const SessionId lender = rig.Open(kRoot, "embed\x1b[31m");
+  const SessionId other = rig.Open(kRoot, "generate");
+  const ModelId llama = rig.AddModel(other, "llama", {1});
+  Tenure& tenure = rig.node().tenure();
+  const absl::Time then = books_.view.now - absl::Seconds(12);
+  const auto lend = [&](const std::string& name, Loan loan, bool lent) {
+    const ModelId model = rig.AddModel(lender, name, {2});
+    const PlanGrant plan = rig.PlanOf(rig.SetPlan(lender, model, {0}, 2));
+    const StandingPlan& standing = *tenure.plans().Find(plan.id);
+    loan.since = then;
+    tenure.reclaim().loans().Ask(standing, loan);
+    if (lent) tenure.reclaim().loans().Return(standing, then);
+  };
+  lend("mini-1", {.why = Loan::Why::kPlan, .to = other, .to_model = llama},
+       true);
+  lend("mini-2", {.why = Loan::Why::kAdmin}, false);
+  lend("mini-3", {.why = Loan::Why::kIdle}, true);
+  lend("mini-4", {.why = Loan::Why::kGrowth}, true);
+  lend("mini-5", {.why = Loan::Why::kPlan}, true);
+  const std::vector<std::string> rows = {
+      "mini-1       0  8.0 KiB  lent 12 s ago   llama of session " +
+          absl::StrCat(other.number()) + " (generate)\n",
+      "mini-2       0  8.0 KiB  asked 12 s ago  an admin\n",
+      "mini-3       0  8.0 KiB  lent 12 s ago   anyone: it was idle\n",
+      "mini-4       0  8.0 KiB  lent 12 s ago   itself: there is room for more "
+      "of it\n",
+      "mini-5       0  8.0 KiB  lent 12 s ago   another user\n"};
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"plans"},
+        {"top", "--count", "1", "--every", "0.1"}}) {
+    const Ran ran = Ctl(words);
+    EXPECT_EQ(ran.exit, 0) << ran.err;
+    for (const std::string& row : rows) {
+      EXPECT_THAT(ran.out, HasSubstr("embed\\x1b[31m  " + row));
+    }
+  }
+  const Ran json = Ctl({"plans", "--json"});
+  EXPECT_THAT(json.out, HasSubstr("\"cause\": \"CAUSE_IDLE\""));
+  EXPECT_THAT(json.out, HasSubstr("\"to_model\": \"llama\""));
+}
+
 TEST_F(CtlTest, ShareChangesWhatIsNamedOrIsRefusedForItsNumbers) {
   ShareOf of;
   ShareChange change;

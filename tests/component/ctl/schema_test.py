@@ -134,6 +134,37 @@ class Verbs(unittest.TestCase):
                                 "devices", "settings", "links"):
                         self.assertTrue(value, f"{verb}: {name} is empty")
 
+    def test_a_plan_that_gives_way_is_a_loan(self):
+        with hoist.connect(self.daemon.socket, name="lender") as session:
+            other = self.daemon.path / "lent.safetensors"
+            write_safetensors(other, block_model())
+            plan = session.set_plan(session.register(other, "lent"),
+                                    budget=4 * MIB, gives_way=True)
+            self.ctl("sleep", str(session.id))
+            self.assertIn("an admin", self.ctl("top", "--count", "1").stdout)
+            self.assertFalse(self.loan()["lent"])
+            taken = plan.info.ring_bytes + plan.info.resident_bytes
+            plan.close()
+            loan = self.loan()
+            self.assertTrue(loan["lent"])
+            self.assertEqual(loan["cause"], "CAUSE_ADMIN")
+            self.assertEqual(int(loan["bytes"]), taken)
+            explained = self.ctl("explain", "lent")
+            self.assertRegex(explained.stdout,
+                             r"lender +lent .* lent .* ago +an admin")
+            told = objects(self.ctl("status", "--json").stdout)[0]
+            self.assertGreaterEqual(
+                int(told["counters"]["lent_bytes_by_admins"]), taken)
+        with self.assertRaises(StopIteration):
+            self.loan()
+
+    def loan(self):
+        """Of the client "lender"."""
+        printed, = objects(self.ctl("plans", "--json").stdout)
+        validate("plans", printed)
+        return next(one for one in printed["loans"]
+                    if one["client"] == "lender")
+
     def test_a_refusal_comes_after_what_was_printed(self):
         self.addCleanup(self.ctl, "drain", "--resume")
         done = self.ctl("drain", "--json")

@@ -53,6 +53,10 @@ def plans(hoistd) -> list[dict]:
     return json.loads(hoistd.ctl("--json", "plans")).get("plans", [])
 
 
+def loans(hoistd) -> list[dict]:
+    return json.loads(hoistd.ctl("--json", "plans"))["loans"]
+
+
 def await_sleep(hoistd, *models) -> None:
     """hoistd learns of a plan's end a little later."""
     until(lambda: all(map(is_asleep, models)))
@@ -169,7 +173,10 @@ def test_an_idle_module_falls_asleep_by_itself(make_hoistd, x):
     for _ in range(2):
         assert_right(model, x, want)
         await_sleep(hoistd, model)
+        loan, = loans(hoistd)
+        assert loan["lent"] and loan["cause"] == "CAUSE_IDLE"
     hoist.detach(model)
+    until(lambda: not loans(hoistd))
 
 
 def test_the_next_hoistd_wakes_what_the_last_had_sleep(

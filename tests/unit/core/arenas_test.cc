@@ -52,8 +52,8 @@ class ArenasTest : public SpaceRig {
 
   const DeviceNames names_{devices_};
   Counters counters_;
-  Tenure tenure_{options_, devices_, names_, copies_,
-                 models_,  quota_,   space_, kept_};
+  Tenure tenure_{options_, devices_, names_, copies_,  models_,
+                 quota_,   space_,   kept_,  counters_};
   Arenas arenas_{options_, devices_, copies_, models_,  quota_,
                  space_,   tenure_,  kept_,   counters_};
   Effects effects_;

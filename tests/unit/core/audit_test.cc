@@ -47,8 +47,8 @@ class AuditTest : public SupplyRig {
     return TheAnswer().checked.findings;
   }
 
-  Tenure tenure_{options_, devices_, names_, copies_,
-                 models_,  quota_,   space_, kept_};
+  Tenure tenure_{options_, devices_, names_, copies_,  models_,
+                 quota_,   space_,   kept_,  counters_};
   Audit audit_{names_, copies_, quota_, space_, supply_, tenure_};
   const GroupKey key_ = Receive(1);
   const CopyRef host_ = HostOf(key_);

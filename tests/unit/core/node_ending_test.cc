@@ -65,7 +65,7 @@ TEST_F(NodeEndingTest, IsOnTheDiskAloneWhenItIsToldToBe) {
   EXPECT_TRUE(rig_.Has(key, OnHost()));
   rig_.FinishAll();
   EXPECT_FALSE(rig_.Has(key, OnHost()));
-  EXPECT_EQ(rig_.Snapshot().counters.host_evictions_by_workers, 1u);
+  EXPECT_EQ(rig_.counters().host_evictions_by_workers, 1u);
   EXPECT_THAT(rig_.spills(), SizeIs(1));
   ASSERT_OK(rig_.Prefetch(session_, key.model, {0}, OnHost()));
   rig_.FinishAll();
@@ -74,8 +74,8 @@ TEST_F(NodeEndingTest, IsOnTheDiskAloneWhenItIsToldToBe) {
   ASSERT_OK(Park(session_, key));
   EXPECT_FALSE(rig_.Has(key, OnHost()));
   EXPECT_THAT(rig_.Moving(), IsEmpty());
-  EXPECT_EQ(rig_.Snapshot().counters.host_evictions_by_workers, 2u);
-  EXPECT_EQ(rig_.Snapshot().counters.host_evictions, 0u);
+  EXPECT_EQ(rig_.counters().host_evictions_by_workers, 2u);
+  EXPECT_EQ(rig_.counters().host_evictions, 0u);
 }
 
 TEST_F(NodeEndingTest, WhatIsBeingCopiedStaysOnTheHostAndIsNamed) {

@@ -1,5 +1,7 @@
 // Plans that give way to plans that need their memory.
 #include <numeric>
+#include <utility>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -40,6 +42,15 @@ class NodeGiveWay : public ::testing::Test {
   void GiveWay(SessionId session, PlanId plan) {
     ASSERT_THAT(rig_.EndPlan(session, plan), IsOk());
     rig_.FreePlan(plan);
+  }
+
+  // Those that are shown.
+  std::vector<std::pair<LoanKey, Loan>> Loans() {
+    std::vector<std::pair<LoanKey, Loan>> loans;
+    for (const auto& one : rig_.node().tenure().reclaim().loans().all()) {
+      if (one.second.is_shown()) loans.push_back(one);
+    }
+    return loans;
   }
 
   NodeRig rig_{{.host_pages = 64, .device_pages = {8}}};
@@ -88,6 +99,8 @@ TEST_F(NodeGiveWay, APlanGrantedInPartIsSetAnewOnceThereIsRoom) {
   rig_.Advance(absl::Seconds(1));
   EXPECT_THAT(rig_.TakeGiveWay(), IsEmpty()) << "it was asked";
   GiveWay(second_, part.id);
+  EXPECT_EQ(rig_.counters().lent_bytes_to_grow,
+            part.ring_bytes + part.resident_bytes);
   EXPECT_EQ(rig_.PlanOf(rig_.SetPlan(second_, Args(b_))).streamed_bytes, 0u);
   rig_.Advance(absl::Seconds(1));
   EXPECT_THAT(rig_.TakeGiveWay(), IsEmpty());
@@ -100,8 +113,8 @@ TEST_F(NodeGiveWay, APlanWithABudgetOfItsOwnGivesWayToAdminsAlone) {
   rig_.SetPlan(second_, Args(b_));
   EXPECT_THAT(rig_.TakeGiveWay(), IsEmpty());
   Effects effects;
-  const PlanTotals asked =
-      rig_.node().tenure().reclaim().Ask(first_, absl::Seconds(3), effects);
+  const PlanTotals asked = rig_.node().tenure().reclaim().Ask(
+      first_, absl::Seconds(3), rig_.now, effects);
   EXPECT_EQ(asked.asked, 1u);
   EXPECT_EQ(asked.asked_bytes, 6 * kPage);
   EXPECT_EQ(asked.kept, 0u);
@@ -115,8 +128,8 @@ TEST_F(NodeGiveWay, APlanWhoseClientDoesNotListenIsCountedAsKept) {
   deaf.gives_way = false;
   rig_.SetPlan(first_, deaf);
   Effects effects;
-  const PlanTotals asked =
-      rig_.node().tenure().reclaim().Ask(first_, absl::ZeroDuration(), effects);
+  const PlanTotals asked = rig_.node().tenure().reclaim().Ask(
+      first_, absl::ZeroDuration(), rig_.now, effects);
   EXPECT_EQ(asked.asked, 0u);
   EXPECT_EQ(asked.kept, 1u);
   EXPECT_EQ(asked.kept_bytes, 6 * kPage);
@@ -209,6 +222,82 @@ TEST_F(NodeGiveWay, OneBoundByItsSessionsBudgetAsksItsOwnPlansAlone) {
   const RequestId request = rig_.SetPlan(bound, Args(b_));
   EXPECT_THAT(rig_.TakeGiveWay(), IsEmpty());
   ASSERT_NE(rig_.AnswerTo(request), nullptr);
+}
+
+TEST_F(NodeGiveWay, ALoanIsAskedForThenLentUntilItsLenderHasAPlanAgain) {
+  const PlanGrant whole = rig_.PlanOf(rig_.SetPlan(first_, Args(a_)));
+  EXPECT_THAT(Loans(), IsEmpty());
+  rig_.SetPlan(second_, Args(b_));
+  ASSERT_THAT(Loans(), SizeIs(1));
+  const auto [lender, asked] = Loans()[0];
+  EXPECT_EQ(lender, (LoanKey{first_, a_, DeviceIndex(0)}));
+  EXPECT_EQ(asked.why, Loan::Why::kPlan);
+  EXPECT_EQ(asked.to, second_);
+  EXPECT_EQ(asked.to_model, b_);
+  EXPECT_EQ(asked.bytes, 6 * kPage);
+  EXPECT_FALSE(asked.lent);
+  EXPECT_EQ(rig_.counters().lent_bytes_to_plans, 0u);
+  rig_.Advance(absl::Milliseconds(100));
+  GiveWay(first_, whole.id);
+  rig_.Advance(absl::Milliseconds(30));
+  ASSERT_THAT(Loans(), SizeIs(1));
+  EXPECT_TRUE(Loans()[0].second.lent);
+  EXPECT_EQ(Loans()[0].second.since, rig_.now - absl::Milliseconds(30));
+  EXPECT_EQ(rig_.counters().lent_bytes_to_plans, 6 * kPage);
+  rig_.SetPlan(first_, Args(a_, absl::ZeroDuration()));
+  EXPECT_THAT(Loans(), IsEmpty());
+}
+
+TEST_F(NodeGiveWay, APlanThatEndsUnaskedLendsNothing) {
+  const PlanGrant whole = rig_.PlanOf(rig_.SetPlan(first_, Args(a_)));
+  GiveWay(first_, whole.id);
+  EXPECT_THAT(Loans(), IsEmpty());
+  EXPECT_EQ(rig_.counters().lent_bytes_to_plans, 0u);
+}
+
+TEST_F(NodeGiveWay, ALoanEndsOnceItsLenderIsDoneWithTheModel) {
+  const PlanGrant whole = rig_.PlanOf(rig_.SetPlan(first_, Args(a_)));
+  rig_.SetPlan(second_, Args(b_));
+  GiveWay(first_, whole.id);
+  ASSERT_OK(rig_.SetOrder(first_, b_, {}));
+  EXPECT_THAT(Loans(), SizeIs(1)) << "of another model";
+  ASSERT_OK(rig_.SetOrder(first_, a_, {}));
+  EXPECT_THAT(Loans(), IsEmpty());
+}
+
+TEST_F(NodeGiveWay, ALoanEndsWithItsLendersSession) {
+  const PlanGrant whole = rig_.PlanOf(rig_.SetPlan(first_, Args(a_)));
+  rig_.SetPlan(second_, Args(b_));
+  GiveWay(first_, whole.id);
+  ASSERT_THAT(Loans(), SizeIs(1));
+  rig_.Close(first_);
+  EXPECT_THAT(Loans(), IsEmpty());
+}
+
+TEST_F(NodeGiveWay, TheNewestAskIsTheLoansCause) {
+  const PlanGrant whole = rig_.PlanOf(rig_.SetPlan(first_, Args(a_)));
+  Tenure& tenure = rig_.node().tenure();
+  tenure.reclaim().loans().Ask(*tenure.plans().Find(whole.id),
+                               {Loan::Why::kIdle, rig_.now});
+  EXPECT_THAT(Loans(), IsEmpty()) << "each is asked, and none may ever be idle";
+  Effects effects;
+  tenure.reclaim().Ask(first_, absl::ZeroDuration(), rig_.now, effects);
+  ASSERT_THAT(Loans(), SizeIs(1));
+  EXPECT_EQ(Loans()[0].second.why, Loan::Why::kAdmin);
+  GiveWay(first_, whole.id);
+  EXPECT_EQ(rig_.counters().lent_bytes_by_admins, 6 * kPage);
+  EXPECT_EQ(rig_.counters().lent_bytes_when_idle, 0u);
+}
+
+TEST_F(NodeGiveWay, AnIdlePlansLoanIsShownOnceItIsLent) {
+  const PlanGrant whole = rig_.PlanOf(rig_.SetPlan(first_, Args(a_)));
+  Tenure& tenure = rig_.node().tenure();
+  tenure.reclaim().loans().Ask(*tenure.plans().Find(whole.id),
+                               {Loan::Why::kIdle, rig_.now});
+  GiveWay(first_, whole.id);
+  ASSERT_THAT(Loans(), SizeIs(1));
+  EXPECT_EQ(Loans()[0].second.why, Loan::Why::kIdle);
+  EXPECT_EQ(rig_.counters().lent_bytes_when_idle, 6 * kPage);
 }
 
 }  // namespace hoistd::node_give_way_test

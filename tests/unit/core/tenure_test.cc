@@ -90,8 +90,9 @@ class TenureTest : public SpaceRig {
   }
 
   const DeviceNames names_{devices_};
-  Tenure tenure_{options_, devices_, names_, copies_,
-                 models_,  quota_,   space_, kept_};
+  Counters counters_;
+  Tenure tenure_{options_, devices_, names_, copies_,  models_,
+                 quota_,   space_,   kept_,  counters_};
 };
 
 TEST_F(TenureTest, APlanBesideOthersIsToldWhatBudgetWouldBeEnough) {
@@ -103,9 +104,9 @@ TEST_F(TenureTest, APlanBesideOthersIsToldWhatBudgetWouldBeEnough) {
                        HasSubstr("a budget of 8.0 KiB would be enough")));
   // What both stage counts once.
   EXPECT_THAT(tenure_.offers().Check({kSecond, Plan(1, 2, 2 * kPage)}), IsOk());
-  EXPECT_THAT(tenure_.EndPlan(kSecond, first),
+  EXPECT_THAT(tenure_.EndPlan(kSecond, first, kStart),
               StatusIs(absl::StatusCode::kNotFound));
-  ASSERT_THAT(tenure_.EndPlan(kFirst, first), IsOk());
+  ASSERT_THAT(tenure_.EndPlan(kFirst, first, kStart), IsOk());
   EXPECT_THAT(tenure_.offers().Check({kSecond, Plan(2, 4, 4 * kPage)}), IsOk());
   tenure_.FreePlan(first);
   EXPECT_EQ(tenure_.plans().Find(first), nullptr);

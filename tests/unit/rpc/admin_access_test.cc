@@ -70,6 +70,15 @@ TEST(AdminAccess, EachUserSeesTheirOwnSessionsAndPlans) {
         books.rig.AddModel(session, session == own ? "own" : "another's", {1});
     books.rig.SetPlan(session, model, {0}, 1);
   }
+  // Each is asked for the other's sake.
+  Tenure& tenure = books.rig.node().tenure();
+  for (const auto& [id, plan] : tenure.plans().standing()) {
+    const bool mine = plan.session == own;
+    tenure.reclaim().loans().Ask(plan, {.why = Loan::Why::kPlan,
+                                        .since = books.rig.now,
+                                        .to = mine ? others : own,
+                                        .to_model = plan.grant.model});
+  }
   testing::StrangersAdmin admin;
   books.LendTo(admin.engine());
   grpc::ClientContext of_sessions, of_plans;
@@ -81,6 +90,13 @@ TEST(AdminAccess, EachUserSeesTheirOwnSessionsAndPlans) {
   ASSERT_TRUE(admin->ListPlans(&of_plans, {}, &plans).ok());
   ASSERT_EQ(plans.plans_size(), 1);
   EXPECT_EQ(plans.plans(0).model(), "own");
+  // And not what another user's session needs.
+  ASSERT_EQ(plans.loans_size(), 1);
+  EXPECT_EQ(plans.loans(0).session_id(), own.number());
+  EXPECT_EQ(plans.loans(0).cause(), v1::Loan::CAUSE_PLAN);
+  EXPECT_EQ(plans.loans(0).to_session_id(), 0u);
+  EXPECT_EQ(plans.loans(0).to_client(), "");
+  EXPECT_EQ(plans.loans(0).to_model(), "");
 }
 
 TEST(AdminAccess, WhoEndsASessionIsKnownToTheEngine) {

@@ -185,6 +185,31 @@ TEST(NodeExplainer, WhatGoesBeforeItDoesGoBeforeIt) {
   EXPECT_EQ(gone.left_for(), "m");
 }
 
+TEST(NodeExplainer, ALoanIsToldOfTheLenderAndOfTheOther) {
+  NodeRig rig({.device_pages = {4}});
+  const SessionId lender = rig.Open(), other = rig.Open();
+  const auto plan = [&](SessionId session, const std::string& name) {
+    SetPlanArgs args = rig.PlanArgs(rig.AddModel(session, name, {2, 2}), {0, 1},
+                                    0, absl::Seconds(10));
+    args.gives_way = true;
+    return rig.SetPlan(session, args);
+  };
+  plan(lender, "m");
+  plan(other, "n");
+  rig.AddModel(other, "neither", {2});
+  for (const std::string model : {"m", "n"}) {
+    const auto explained = Ask(rig, model);
+    ASSERT_OK(explained.status());
+    ASSERT_THAT(explained->loans(), SizeIs(1));
+    EXPECT_EQ(explained->loans(0).session_id(), lender.number());
+    EXPECT_EQ(explained->loans(0).cause(), pb::Loan::CAUSE_PLAN);
+    EXPECT_EQ(explained->loans(0).to_session_id(), other.number());
+    EXPECT_EQ(explained->loans(0).to_model(), "n");
+    EXPECT_FALSE(explained->loans(0).lent());
+  }
+  EXPECT_THAT(Ask(rig, "neither")->loans(), IsEmpty());
+}
+
 TEST(NodeExplainer, WhatAnAdminEvictedSaysSo) {
   NodeRig rig;
   const SessionId session = rig.Open();

@@ -1,0 +1,55 @@
+#include "client/ctl/loans.h"
+
+#include <string>
+
+#include "client/ctl/table.h"
+#include "client/ctl/text.h"
+
+namespace hoist::ctl {
+namespace {
+
+using Align = Table::Align;
+
+std::string ForText(const v1::Loan& loan) {
+  switch (loan.cause()) {
+    case v1::Loan::CAUSE_PLAN:
+      if (loan.to_session_id() == 0) return "another user";
+      return Shown(loan.to_model()) + " of session " +
+             std::to_string(loan.to_session_id()) + " (" +
+             Shown(loan.to_client()) + ")";
+    case v1::Loan::CAUSE_ADMIN:
+      return "an admin";
+    case v1::Loan::CAUSE_IDLE:
+      return "anyone: it was idle";
+    case v1::Loan::CAUSE_GROWTH:
+      return "itself: there is room for more of it";
+    default:
+      return "";
+  }
+}
+
+}  // namespace
+
+void PrintLoans(const google::protobuf::RepeatedPtrField<v1::Loan>& loans,
+                std::ostream& out) {
+  Table table({{"LENDER", Align::kRight},
+               {"CLIENT"},
+               {"MODEL"},
+               {"DEVICE", Align::kRight},
+               {"BYTES", Align::kRight},
+               {"SINCE"},
+               {"FOR"}});
+  for (const v1::Loan& loan : loans) {
+    table.Add(
+        {std::to_string(loan.session_id()), Shown(loan.client()),
+         Shown(loan.model()), std::to_string(loan.device()),
+         HumanBytes(loan.bytes()),
+         (loan.lent() ? "lent " : "asked ") + HumanTime(loan.age_ms()) + " ago",
+         ForText(loan)});
+  }
+  if (table.empty()) return;
+  out << '\n';
+  table.Print(out);
+}
+
+}  // namespace hoist::ctl
