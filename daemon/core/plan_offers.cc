@@ -28,6 +28,41 @@ uint64_t Left(uint64_t limit, uint64_t taken) {
   return limit - std::min(limit, taken);
 }
 
+// Without a budget; adds the groups to the grant.
+absl::StatusOr<PlanProblem> ProblemOf(const PlanRequest& asked,
+                                      const Model& model, PlanGrant& grant) {
+  const auto& args = asked.args;
+  if (args.order.empty()) {
+    return absl::InvalidArgumentError(
+        "the order is empty; name each group that a pass stages");
+  }
+  if (!args.blocks.empty() && args.blocks.size() != model.spec->groups.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the plan has blocks for ", args.blocks.size(), " groups; model ",
+        model.spec->name, " has ", model.spec->groups.size()));
+  }
+  PlanProblem problem;
+  absl::flat_hash_map<GroupIndex, uint32_t> local;
+  for (const GroupIndex index : args.order) {
+    if (index.number() >= model.spec->groups.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the order names group ", index.number(), "; model ",
+                       model.spec->name, " has ", model.spec->groups.size()));
+    }
+    const auto [it, is_new] =
+        local.try_emplace(index, static_cast<uint32_t>(local.size()));
+    problem.order.push_back(it->second);
+    if (!is_new) continue;
+    const Group& group = *model.spec->groups[index.number()];
+    problem.bytes.push_back(SpaceOf(group));
+    if (!args.blocks.empty()) {
+      problem.blocks.push_back(args.blocks[index.number()]);
+    }
+    grant.groups.push_back({.group = index, .image_bytes = group.image_bytes});
+  }
+  return problem;
+}
+
 // Assigns residents, slots, and the order of streamed groups.
 void PlaceGroups(const Plan& plan, const std::vector<uint32_t>& order,
                  PlanGrant& grant) {
@@ -114,36 +149,8 @@ absl::StatusOr<PlanGrant> PlanOffers::Make(const PlanRequest& asked) const {
   if (args.replaces.has_value()) {
     HOIST_RETURN_IF_ERROR(plans().CheckOwn(session, *args.replaces));
   }
-  if (args.order.empty()) {
-    return absl::InvalidArgumentError(
-        "the order is empty; name each group that a pass stages");
-  }
-  if (!args.blocks.empty() &&
-      args.blocks.size() != model->spec->groups.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the plan has blocks for ", args.blocks.size(), " groups; model ",
-        model->spec->name, " has ", model->spec->groups.size()));
-  }
   PlanGrant grant;
-  PlanProblem problem;
-  absl::flat_hash_map<GroupIndex, uint32_t> local;
-  for (const GroupIndex index : args.order) {
-    if (index.number() >= model->spec->groups.size()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the order names group ", index.number(), "; model ",
-                       model->spec->name, " has ", model->spec->groups.size()));
-    }
-    const auto [it, is_new] =
-        local.try_emplace(index, static_cast<uint32_t>(local.size()));
-    problem.order.push_back(it->second);
-    if (!is_new) continue;
-    const Group& group = *model->spec->groups[index.number()];
-    problem.bytes.push_back(SpaceOf(group));
-    if (!args.blocks.empty()) {
-      problem.blocks.push_back(args.blocks[index.number()]);
-    }
-    grant.groups.push_back({.group = index, .image_bytes = group.image_bytes});
-  }
+  HOIST_ASSIGN_OR_RETURN(PlanProblem problem, ProblemOf(asked, *model, grant));
   const uint64_t limit = owner->args.device_budget_bytes;
   if (limit > 0 && args.budget_bytes > limit) {
     return absl::ResourceExhaustedError(absl::StrCat(

@@ -279,7 +279,7 @@ class Engine final : public EngineApi, private Loop {
   std::vector<RequestId> new_waits_;  // Of this event, if recorded.
   NodeTrace node_trace_;
   std::map<SessionId, Resuming> resuming_;
-  SessionWords words_{node_};
+  SessionWords words_{node_, *parts_.clock};
   // Sessions told to end, and the request that waits for it.
   std::map<SessionId, Done<void>> ending_;
   std::map<uint64_t, absl::AnyInvocable<void(const NodeEvent&)>> watchers_;

@@ -22,9 +22,7 @@ void Engine::Serve(AdminCall& call, Effects& effects) {
             c.args.look(View());
             c.done(absl::OkStatus());
           },
-          [&](Call<SleepArgs>& c) {
-            c.done(words_.Sleep(c.args, Now(), effects));
-          },
+          [&](Call<SleepArgs>& c) { c.done(words_.Sleep(c.args, effects)); },
           [&](Call<WakeArgs>& c) { c.done(words_.WakeUp(c.args)); },
           [&](Call<UnpinArgs>& c) { c.done(Unpin(c.args.which, effects)); },
           [&](Call<EvictArgs>& c) { c.done(Evict(c.args, effects)); },

@@ -126,9 +126,9 @@ void Engine::OpenLane(SessionId session, const SetPlanArgs& args,
 }
 
 void Engine::Opened(SessionId session, OpenedPlan plan, Done<OpenedPlan> done) {
-  const GiveWay ask = {session, plan.grant.id, parts_.idle_after};
-  done(std::move(plan));
-  words_.AskWhenIdle(ask, Now());  // Once its client knows the plan.
+  const PlanId id = plan.grant.id;
+  done(std::move(plan));  // Its client knows the plan before the ask.
+  words_.AskWhenIdle({session, id, parts_.idle_after});
 }
 
 void Engine::LaneOpened(const PlanGrant& grant, const ShareOptions& share,

@@ -15,13 +15,13 @@ void SessionWords::Say(SessionId session, const SessionWord& word) {
   if (listener != listeners_.end()) listener->second(word);
 }
 
-void SessionWords::AskWhenIdle(const GiveWay& ask, absl::Time now) {
+void SessionWords::AskWhenIdle(const GiveWay& ask) {
   const StandingPlan* plan = node_.tenure().plans().FindLive(ask.plan);
   if (plan == nullptr || !plan->grant.lends() ||
       ask.idle == absl::InfiniteDuration()) {
     return;
   }
-  node_.tenure().reclaim().loans().Ask(*plan, {Loan::Why::kIdle, now});
+  node_.tenure().reclaim().loans().Ask(*plan, {Loan::Why::kIdle, clock_.Now()});
   Say(ask.session, ask);
 }
 
@@ -35,11 +35,10 @@ absl::Status SessionWords::Check(SessionId session, const Peer& asker) const {
 }
 
 absl::StatusOr<PlanTotals> SessionWords::Sleep(const SleepArgs& args,
-                                               absl::Time now,
                                                Effects& effects) {
   HOIST_RETURN_IF_ERROR(Check(args.session, args.asker));
-  const PlanTotals totals =
-      node_.tenure().reclaim().Ask(args.session, args.idle, now, effects);
+  const PlanTotals totals = node_.tenure().reclaim().Ask(
+      args.session, args.idle, clock_.Now(), effects);
   if (totals.asked > 0) return totals;
   return absl::FailedPreconditionError(absl::StrCat(
       "session ", args.session.number(), " has ",

@@ -125,7 +125,7 @@ class InBlocks {
     for (size_t i = 0; i < blocks_.size(); ++i) {
       top.Add(blocks_[i].Bytes(streamed_[i]));
     }
-    return top.first + std::max(top.second, problem_.slack_bytes);
+    return top.first + std::max(top.second, problem_.slack);
   }
 
   bool TryCap(uint64_t cap) {
@@ -136,8 +136,8 @@ class InBlocks {
       streamed += block.Bytes(streamed_.back());
     }
     const uint64_t need = all_ - streamed + RingBytes();
-    if (streamed == 0 || need > problem_.budget_bytes) return false;
-    room_ = problem_.budget_bytes - need;
+    if (streamed == 0 || need > problem_.budget) return false;
+    room_ = problem_.budget - need;
     return true;
   }
 

@@ -11,8 +11,8 @@ struct BlockProblem {
   std::vector<uint64_t> bytes;  // Of each group; none is 0.
   // The groups of each block, by first use; each group is in one.
   std::vector<std::vector<uint32_t>> blocks;
-  uint64_t budget_bytes = 0;  // At least the two largest blocks.
-  uint64_t slack_bytes = 0;   // At most what those leave.
+  uint64_t budget = 0;  // At least the two largest blocks.
+  uint64_t slack = 0;   // At most what those leave.
 };
 
 struct BlockResidents {

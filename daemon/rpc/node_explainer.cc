@@ -5,7 +5,7 @@
 #include "daemon/base/status.h"
 #include "daemon/convert/types_convert.h"
 #include "daemon/rpc/admin_convert.h"
-#include "daemon/rpc/loan_convert.h"
+#include "daemon/rpc/node_reader.h"
 
 namespace hoistd {
 namespace {

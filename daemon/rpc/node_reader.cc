@@ -13,7 +13,6 @@
 #include "daemon/convert/types_convert.h"
 #include "daemon/model/model_name.h"
 #include "daemon/model/published_group.h"
-#include "daemon/rpc/loan_convert.h"
 
 namespace hoistd {
 namespace {
@@ -21,6 +20,32 @@ namespace {
 uint64_t WholeMilliseconds(absl::Duration duration) {
   const int64_t ms = absl::ToInt64Milliseconds(duration);
   return ms < 0 ? 0 : static_cast<uint64_t>(ms);
+}
+
+// Empty: the session is over.
+std::string ClientOf(const NodeBooks& node, SessionId session) {
+  const SessionBook::Session* found = node.tenure.sessions().Find(session);
+  return found == nullptr ? "" : found->args.client_name;
+}
+
+// Empty: the model is forgotten.
+std::string NameOf(const NodeBooks& node, ModelId model) {
+  const ModelEntry* found = node.copies.FindModel(model);
+  return found == nullptr ? "" : found->model->spec->name;
+}
+
+pb::Loan::Cause CauseOf(Loan::Why why) {
+  switch (why) {
+    case Loan::Why::kPlan:
+      return pb::Loan::CAUSE_PLAN;
+    case Loan::Why::kAdmin:
+      return pb::Loan::CAUSE_ADMIN;
+    case Loan::Why::kIdle:
+      return pb::Loan::CAUSE_IDLE;
+    case Loan::Why::kGrowth:
+      return pb::Loan::CAUSE_GROWTH;
+  }
+  return pb::Loan::CAUSE_UNSPECIFIED;
 }
 
 void SetTier(const TierUse& tier, pb::TierStatus* out) {
@@ -114,19 +139,13 @@ void NodeReader::Link(const LinkStats& link, pb::LinkStatus* out) const {
     pb::PermitStatus* to = out->add_permits();
     to->set_id(permit.id.number());
     to->set_session_id(permit.session.number());
-    to->set_client_name(ClientOf(permit.session));
+    to->set_client_name(ClientOf(node_, permit.session));
     ShareToProto(permit.share, to->mutable_share());
     to->set_copied_bytes(permit.copied_bytes);
     to->set_read_bytes(permit.read_bytes);
     to->set_grants(permit.grants);
     to->set_late_grants(permit.late);
   }
-}
-
-// Empty: there is no such session.
-std::string NodeReader::ClientOf(SessionId session) const {
-  const SessionBook::Session* found = node_.tenure.sessions().Find(session);
-  return found == nullptr ? "" : found->args.client_name;
 }
 
 void NodeReader::Status(const NodeFacts& facts, const NodeNotes& notes,
@@ -262,10 +281,8 @@ void NodeReader::Plan(const StandingPlan& plan, pb::PlanStatus* out) const {
   const PlanGrant& grant = plan.grant;
   out->set_id(grant.id.number());
   out->set_session_id(plan.session.number());
-  out->set_client_name(ClientOf(plan.session));
-  if (const ModelEntry* model = node_.copies.FindModel(grant.model)) {
-    out->set_model(model->model->spec->name);
-  }
+  out->set_client_name(ClientOf(node_, plan.session));
+  out->set_model(NameOf(node_, grant.model));
   out->set_device(grant.device.number());
   out->set_budget_bytes(grant.budget_bytes);
   out->set_resident_bytes(grant.resident_bytes);
@@ -302,6 +319,22 @@ void NodeReader::Plans(const Peer& asker, pb::ListPlansResponse* out) const {
     LoanToProto(node_, lender, loan, view_.now, sees(loan.to),
                 out->add_loans());
   }
+}
+
+void LoanToProto(const NodeBooks& node, const LoanKey& lender, const Loan& loan,
+                 absl::Time now, bool shows_to, pb::Loan* out) {
+  out->set_session_id(lender.session.number());
+  out->set_client(ClientOf(node, lender.session));
+  out->set_model(NameOf(node, lender.model));
+  out->set_device(lender.device.number());
+  out->set_bytes(loan.bytes);
+  out->set_cause(CauseOf(loan.why));
+  out->set_lent(loan.lent);
+  out->set_age_ms(WholeMilliseconds(now - loan.since));
+  if (!shows_to) return;
+  out->set_to_session_id(loan.to.number());
+  out->set_to_client(ClientOf(node, loan.to));
+  out->set_to_model(NameOf(node, loan.to_model));
 }
 
 }  // namespace hoistd

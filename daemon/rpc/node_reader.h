@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "daemon/core/facts.h"
+#include "daemon/core/loan.h"
 #include "daemon/engine/node_view.h"
 #include "hoist/v1/admin.pb.h"
 
@@ -37,11 +38,14 @@ class NodeReader {
   void Link(const LinkStats& link, hoist::v1::LinkStatus* out) const;
   void Summary(const ModelEntry& entry, hoist::v1::ModelSummary* out) const;
   void Plan(const StandingPlan& plan, hoist::v1::PlanStatus* out) const;
-  std::string ClientOf(SessionId session) const;
 
   const NodeView& view_;
   const NodeBooks node_;
 };
+
+// shows_to: which session needs the memory.
+void LoanToProto(const NodeBooks& node, const LoanKey& lender, const Loan& loan,
+                 absl::Time now, bool shows_to, hoist::v1::Loan* out);
 
 }  // namespace hoistd
 

@@ -500,7 +500,20 @@ class Session {
 
   // ResourceExhausted: the budget is too small, or cannot be promised.
   Result<Plan> SetPlan(const Model& model, const PlanOptions& options = {}) {
-    const hoist_plan_options given = internal::Given(options);
+    auto given = internal::Sized<hoist_plan_options>();
+    given.device = options.device;
+    given.budget_bytes = options.budget_bytes;
+    given.order = options.order.data();
+    given.order_length = options.order.size();
+    given.deadline_ms = internal::Count(options.deadline);
+    given.stage_deadline_ms = internal::Count(options.stage_deadline);
+    given.weight = options.weight;
+    given.priority = options.priority;
+    given.max_bytes_per_second = options.max_bytes_per_second;
+    given.learn = options.learn ? 1 : 0;
+    given.gives_way = options.gives_way ? 1 : 0;
+    given.blocks = options.blocks.data();
+    given.block_count = options.blocks.size();
     hoist_plan* plan = nullptr;
     Status status = internal::Run([&](hoist_error** error) {
       return hoist_set_plan(handle_.get(), model.get(), &given, &plan, error);

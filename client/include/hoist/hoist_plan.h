@@ -175,25 +175,6 @@ inline uint64_t Count(std::chrono::milliseconds time) {
   return time.count() < 0 ? 0 : static_cast<uint64_t>(time.count());
 }
 
-// The same for the C API, over the arrays of `options`.
-inline hoist_plan_options Given(const PlanOptions& options) {
-  auto given = Sized<hoist_plan_options>();
-  given.device = options.device;
-  given.budget_bytes = options.budget_bytes;
-  given.order = options.order.data();
-  given.order_length = options.order.size();
-  given.deadline_ms = Count(options.deadline);
-  given.stage_deadline_ms = Count(options.stage_deadline);
-  given.weight = options.weight;
-  given.priority = options.priority;
-  given.max_bytes_per_second = options.max_bytes_per_second;
-  given.learn = options.learn ? 1 : 0;
-  given.gives_way = options.gives_way ? 1 : 0;
-  given.blocks = options.blocks.data();
-  given.block_count = options.blocks.size();
-  return given;
-}
-
 }  // namespace internal
 
 }  // namespace v0

@@ -59,8 +59,6 @@ Attachment::Attachment(const hoist_attachment_options& options, Connect connect,
       source_(std::move(source)),
       connect_(std::move(connect)),
       plan_options_(*options.plan),
-      blocks_(plan_options_.blocks,
-              plan_options_.blocks + plan_options_.block_count),
       wait_(options.renew_deadline_ms > 0
                 ? milliseconds(options.renew_deadline_ms)
                 : kWait),

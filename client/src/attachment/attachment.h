@@ -107,9 +107,8 @@ class Attachment {
   const uint64_t fork_generation_;
   const ModelSource source_;
   const Connect connect_;
-  const hoist_plan_options plan_options_;  // Its arrays may be freed.
-  const std::vector<uint32_t> blocks_;     // By the attachment's numbers.
-  const std::chrono::milliseconds wait_;   // For the next hoistd.
+  const KeptOptions plan_options_;        // Blocks by the attachment's numbers.
+  const std::chrono::milliseconds wait_;  // For the next hoistd.
   UniqueFd event_;
   ModelPtr first_;  // Fixed once Create has returned, as the next.
   std::vector<uint32_t> residents_;

@@ -106,10 +106,10 @@ Status Attachment::MakePlan(Standing& at, const PlanTerms& terms) {
   if (!order.ok()) return order.status();
   PlanTerms own{*budget, std::move(order).value(), terms.learn};
   hoist_plan_options options = WithTerms(plan_options_, own);
-  std::vector<uint32_t> blocks(blocks_.size());
+  std::vector<uint32_t> blocks(plan_options_.block_of.size());
   if (blocks.size() == at.number.size()) {  // Else hoistd refuses them.
     for (size_t g = 0; g < blocks.size(); ++g) {
-      blocks[at.number[g]] = blocks_[g];
+      blocks[at.number[g]] = plan_options_.block_of[g];
     }
   }
   options.blocks = blocks.data();

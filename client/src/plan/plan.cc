@@ -28,6 +28,21 @@ void Add(const PlanLane* lane, hoist_plan_stats* stats) {
   stats->wake_ups += lane->stats().wake_ups;
 }
 
+// Without model and budget, over all that is given.
+Hoist__V1__SetPlanRequest RequestOf(const KeptOptions& options,
+                                    const std::vector<uint32_t>& order,
+                                    Hoist__V1__Share* share) {
+  Hoist__V1__SetPlanRequest request = HOIST__V1__SET_PLAN_REQUEST__INIT;
+  request.device = options.device;
+  std::tie(request.n_order, request.order) = Items(order);
+  request.deadline_ms = options.deadline_ms;
+  request.stage_deadline_ms = options.stage_deadline_ms;
+  request.share = share;
+  request.gives_way = options.gives_way != 0;
+  std::tie(request.n_blocks, request.blocks) = Items(options.block_of);
+  return request;
+}
+
 }  // namespace
 
 PlanTerms TermsOf(const hoist_plan_options& options) {
@@ -58,7 +73,6 @@ Plan::Plan(std::shared_ptr<Session> session, ModelPtr model,
     : session_(std::move(session)),
       model_(std::move(model)),
       options_(options),
-      blocks_(options.blocks, options.blocks + options.block_count),
       wanted_budget_(options.budget_bytes) {}
 
 Result<std::unique_ptr<Plan>> Plan::Create(std::shared_ptr<Session> session,
@@ -109,17 +123,10 @@ Status Plan::MakeOrder() {
 Status Plan::Set(const std::vector<uint32_t>& order, uint64_t budget_bytes,
                  uint64_t replaces) {
   Hoist__V1__Share share = ShareOf(options_);
-  Hoist__V1__SetPlanRequest request = HOIST__V1__SET_PLAN_REQUEST__INIT;
+  Hoist__V1__SetPlanRequest request = RequestOf(options_, order, &share);
   request.model_id = model_->facts().id;
-  request.device = options_.device;
   request.budget_bytes = budget_bytes;
-  std::tie(request.n_order, request.order) = Items(order);
-  request.deadline_ms = options_.deadline_ms;
   request.replaces = replaces;
-  request.stage_deadline_ms = options_.stage_deadline_ms;
-  request.share = &share;
-  request.gives_way = options_.gives_way != 0;
-  std::tie(request.n_blocks, request.blocks) = Items(blocks_);
   Result<PlanGrant> grant = session_->SetPlan(request);
   if (!grant.ok()) {
     const Code code = grant.status().code();

@@ -39,6 +39,21 @@ bool GivesWay(const hoist_plan_options& options);
 // Of a group that is staged by message.
 std::chrono::milliseconds SpaceDeadline(const hoist_plan_options& options);
 
+// A plan's options after the call that gave them: without its order.
+struct KeptOptions : hoist_plan_options {
+  explicit KeptOptions(const hoist_plan_options& given)
+      : hoist_plan_options(given),
+        block_of(given.blocks, given.blocks + given.block_count) {
+    order = nullptr;
+    order_length = 0;
+    blocks = block_of.data();
+  }
+  KeptOptions(const KeptOptions&) = delete;
+  KeptOptions& operator=(const KeptOptions&) = delete;
+
+  const std::vector<uint32_t> block_of;
+};
+
 // hoist/c/plan.h has the promises of hoist_plan_* calls. In the child of a fork
 // only forked() may be called.
 //
@@ -133,8 +148,7 @@ class Plan {
 
   const std::shared_ptr<Session> session_;
   const ModelPtr model_;
-  const hoist_plan_options options_;  // Its arrays may be freed.
-  const std::vector<uint32_t> blocks_;
+  const KeptOptions options_;
   PlanLife life_;
   std::unique_ptr<StreamOrder> order_;
 
