@@ -387,14 +387,14 @@ TEST_F(CtlTest, PlansAndTopShowWhoHasLentWhatToWhom) {
   const SessionId other = rig.Open(kRoot, "generate");
   const ModelId llama = rig.AddModel(other, "llama", {1});
   Tenure& tenure = rig.node().tenure();
-  const absl::Time then = books_.view.now - absl::Seconds(12);
   const auto lend = [&](const std::string& name, Loan loan, bool lent) {
     const ModelId model = rig.AddModel(lender, name, {2});
     const PlanGrant plan = rig.PlanOf(rig.SetPlan(lender, model, {0}, 2));
-    const StandingPlan& standing = *tenure.plans().Find(plan.id);
-    loan.since = then;
-    tenure.reclaim().loans().Ask(standing, loan);
-    if (lent) tenure.reclaim().loans().Return(standing, then);
+    loan.since = rig.now;
+    tenure.reclaim().loans().Ask(*tenure.plans().Find(plan.id), loan);
+    if (!lent) return;
+    ASSERT_OK(rig.EndPlan(lender, plan.id));
+    rig.FreePlan(plan.id);
   };
   lend("mini-1", {.why = Loan::Why::kPlan, .to = other, .to_model = llama},
        true);
@@ -402,6 +402,7 @@ TEST_F(CtlTest, PlansAndTopShowWhoHasLentWhatToWhom) {
   lend("mini-3", {.why = Loan::Why::kIdle}, true);
   lend("mini-4", {.why = Loan::Why::kGrowth}, true);
   lend("mini-5", {.why = Loan::Why::kPlan}, true);
+  books_.view.now = rig.now + absl::Seconds(12);
   const std::vector<std::string> rows = {
       "mini-1       0  8.0 KiB  lent 12 s ago   llama of session " +
           absl::StrCat(other.number()) + " (generate)\n",
