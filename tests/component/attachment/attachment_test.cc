@@ -109,6 +109,7 @@ struct Wish {
   uint64_t renew_deadline_ms = 30'000;
   uint64_t stage_deadline_ms = 0;
   bool gives_way = false;
+  std::vector<uint32_t> blocks = {};
 };
 
 struct FreeAttachment {
@@ -143,6 +144,8 @@ class AttachmentTest : public ::testing::Test {
     plan.deadline_ms = 10'000;
     plan.stage_deadline_ms = wish.stage_deadline_ms;
     plan.gives_way = wish.gives_way ? 1 : 0;
+    plan.blocks = wish.blocks.data();
+    plan.block_count = wish.blocks.size();
     auto options = Sized<hoist_attachment_options>();
     options.name = wish.name;
     options.content = wish.content;
@@ -544,8 +547,24 @@ TEST_F(AttachmentTest, GoesOnUnderAKeeper) {
   ExpectPass();
 }
 
+// Six of eight groups: a ring of two, and one group of each block.
+TEST_F(AttachmentTest, KeepsAPartOfEachBlockOverHoistdsEnd) {
+  StartHoistd();
+  ASSERT_TRUE(
+      Attach({.budget = 6 * kBytes, .blocks = {0, 0, 1, 1, 2, 2, 3, 3}}).ok());
+  for (int life = 0; life < 2; ++life) {
+    ExpectPass();
+    EXPECT_EQ(PlanInfo().streamed_count, 4u);
+    EXPECT_EQ(PlanInfo().ring_bytes, 2 * kBytes);
+    if (life == 0) Restart();
+  }
+}
+
 TEST_F(AttachmentTest, RefusesOptionsThatItCannotKeep) {
   StartHoistd();
+  const hoist::Status blocks = Attach({.blocks = {0, 0}});
+  EXPECT_EQ(blocks.code(), Code::kInvalidArgument);
+  EXPECT_NE(blocks.message().find("blocks for 2 groups"), std::string::npos);
   const hoist::Status way = Attach({.budget = 0, .gives_way = true});
   EXPECT_EQ(way.code(), Code::kInvalidArgument);
   EXPECT_NE(way.message().find("does not give way"), std::string::npos);

@@ -76,6 +76,28 @@ TEST_F(NodePlan, ResidentsAndRingStayWithinTheBudget) {
   EXPECT_EQ(rig_.TierOf(kDevice).used_bytes, 0u);
 }
 
+TEST_F(NodePlan, ABlockIsResidentInPart) {
+  const ModelId model = Model("m", 8);
+  SetPlanArgs args = rig_.PlanArgs(model, Upto(8), 6, absl::Seconds(10));
+  args.blocks = {4, 4, 1, 1, 9, 9, 0, 0};
+  const PlanGrant plan = rig_.PlanOf(rig_.SetPlan(session_, args));
+  const std::vector<uint32_t> residents = Residents(plan);
+  ASSERT_THAT(residents, SizeIs(4));
+  for (size_t i = 0; i < residents.size(); ++i) {
+    EXPECT_EQ(residents[i] / 2, i);
+  }
+  EXPECT_EQ(plan.ring_bytes, 2 * kPage);
+}
+
+TEST_F(NodePlan, BlocksAreOfTheModelsGroups) {
+  SetPlanArgs args =
+      rig_.PlanArgs(Model("m", 4), Upto(4), 2, absl::Seconds(10));
+  args.blocks = {0, 0, 1};
+  EXPECT_THAT(rig_.AnswerTo(rig_.SetPlan(session_, args))->status,
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("blocks for 3 groups; model m has 4")));
+}
+
 TEST_F(NodePlan, TheLaneOrderNamesStreamedGroupsByRank) {
   const ModelId model = Model("m", 6);
   const PlanGrant plan =
