@@ -31,11 +31,14 @@ pb::Residency ResidencyToProto(Residency residency) {
   switch (residency) {
     case Residency::kAbsent:
       return pb::RESIDENCY_ABSENT;
+    case Residency::kReserved:
     case Residency::kFilling:
       return pb::RESIDENCY_FILLING;
+    case Residency::kArrived:
     case Residency::kPresent:
       return pb::RESIDENCY_PRESENT;
     case Residency::kSpilling:
+    case Residency::kLeaving:
       return pb::RESIDENCY_SPILLING;
     case Residency::kLost:
       return pb::RESIDENCY_LOST;

@@ -182,8 +182,7 @@ void Audit::DiskIsBad(GroupKey key, const GroupCheck& check, FindingFn find,
     supply_.MarkLostIfGone(key, check.disk_status, effects);
     return find(OnDisk(), absl::StrCat("damaged: ", why));
   }
-  if (!check.repair || !space_.CanSpill() ||
-      host.state != Residency::kPresent) {
+  if (!check.repair || !space_.CanSpill() || !host.present()) {
     return find(OnDisk(), absl::StrCat("damaged: ", why,
                                        "; the host has its bytes (--repair "
                                        "writes them again)"));
@@ -203,8 +202,7 @@ void Audit::HostDamaged(GroupKey key, GroupCheck& check, FindingFn find,
     if (copy.state == Residency::kAbsent || check.Find(place) != nullptr) {
       continue;
     }
-    if (copy.state != Residency::kPresent || copy.readers > 0 ||
-        copy.leases > 0) {
+    if (!copy.present() || copy.readers > 0 || copy.leases > 0) {
       ++kept;
       continue;
     }

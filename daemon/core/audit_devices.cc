@@ -84,7 +84,7 @@ void Audit::Repair(const CopyRef& ref, Copy& host, absl::Time now,
   DeviceCheck& device = *checks_.at(ref.key).Find(ref.place);
   const Copy& copy = copies_.At(ref);
   ++host.readers;
-  host.fresh = false;
+  copies_.Apply(host, ResidencyEvent::kUse);
   host.last_use = now;
   device.repaired = true;
   device.transfer = supply_.transfers().Start(
@@ -172,8 +172,8 @@ void Audit::PutAside(const CopyRef& ref, const std::string& why,
 }
 
 bool Audit::DropDamaged(const CopyRef& ref, Copy& copy) {
-  const bool idle = copy.damaged && copy.state == Residency::kPresent &&
-                    copy.leases == 0 && copy.readers == 0;
+  const bool idle =
+      copy.damaged && copy.present() && copy.leases == 0 && copy.readers == 0;
   if (!idle) return false;
   space_.SetPinned(ref, copy, false);
   space_.Drop(ref, copy, ResidencyEvent::kDrop);

@@ -107,6 +107,12 @@ void CopyTable::Apply(Copy& copy, ResidencyEvent event) {
   const std::optional<Residency> next = NextState(copy.state, event);
   HOIST_CHECK(next.has_value());
   copy.state = *next;
+  if (copy.state != Residency::kFilling) copy.filling.reset();
+}
+
+void CopyTable::Fill(Copy& copy, TransferId by) {
+  Apply(copy, ResidencyEvent::kFillStart);
+  copy.filling = by;
 }
 
 OwnerId CopyTable::NewOwner(const CopyRef& ref) {

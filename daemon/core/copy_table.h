@@ -44,7 +44,7 @@ struct CopyRef {
   auto operator<=>(const CopyRef&) const = default;
 };
 
-// How a former copy left.
+// Why and when a copy was evicted, or is to be.
 struct Leaving {
   enum class Why { kForRoom, kByAdmin, kByWorker };
   Why why = Why::kForRoom;
@@ -60,28 +60,26 @@ struct Copy {
   uint32_t leases = 0;   // While > 0 the bytes do not move.
   uint32_t readers = 0;  // Transfers reading it; likewise.
   bool pinned = false;   // By an admin; likewise.
-  bool fresh = false;    // Prefetched and not used yet.
   bool damaged = false;  // Wrong bytes: not served to anyone new.
   absl::Time last_use;
-  std::optional<TransferId> filling;    // kFilling: the transfer that fills it.
-  std::optional<Leaving::Why> leaving;  // Why it is dropped once it is spilled.
-  std::optional<Leaving> left;  // kAbsent: how it was evicted, if it was.
+  std::optional<TransferId> filling;  // kFilling: the transfer.
+  std::optional<Leaving> left;        // kLeaving; kAbsent: if it was evicted.
 
-  bool usable() const {
-    return state == Residency::kPresent || state == Residency::kSpilling;
+  bool present() const {
+    return state == Residency::kArrived || state == Residency::kPresent;
   }
-  // It has space, but no transfer fills it yet.
-  bool reserved() const {
-    return state == Residency::kFilling && !filling.has_value();
+  bool spilling() const {
+    return state == Residency::kSpilling || state == Residency::kLeaving;
   }
+  bool usable() const { return present() || spilling(); }
   // May be given to a new user.
   bool serves() const { return usable() && !damaged; }
 };
 
 // Whether only its spill to the disk holds the copy.
 inline bool OnlySpilling(const Copy& copy) {
-  return copy.state == Residency::kSpilling && copy.readers == 1 &&
-         copy.leases == 0 && !copy.pinned;
+  return copy.spilling() && copy.readers == 1 && copy.leases == 0 &&
+         !copy.pinned;
 }
 
 // One group, its copies and their backing.
@@ -140,6 +138,8 @@ class CopyTable {
 
   // Changes the state as NextState says; an illegal event is our bug.
   void Apply(Copy& copy, ResidencyEvent event);
+  // The transfer fills the copy.
+  void Fill(Copy& copy, TransferId by);
 
   OwnerId NewOwner(const CopyRef& ref);
   // An owner that is no copy yet: an image being received.

@@ -34,8 +34,7 @@ CopyTotals Node::Evict(const std::vector<CopyRef>& copies, absl::Time now,
       keeps = "leased";
     } else if (copy->pinned) {
       keeps = "pinned";
-    } else if (!going &&
-               (copy->state != Residency::kPresent || copy->readers > 0)) {
+    } else if (!going && (!copy->present() || copy->readers > 0)) {
       keeps = "being copied";
     } else if (unsaved && (ref.place != kHost || !space_.MaySpill(now))) {
       keeps = space_.CanSpill() ? "the only copy, and cannot be spilled now"
@@ -49,14 +48,8 @@ CopyTotals Node::Evict(const std::vector<CopyRef>& copies, absl::Time now,
     }
     ++totals.groups;
     totals.bytes += copies_.FindGroup(ref.key)->group->image_bytes;
-    if (going) {
-      copy->leaving = why;
-      supply_.saver().Hurry(ref.key, effects);
-      continue;
-    }
-    if (unsaved) {
-      copy->leaving = why;
-      supply_.saver().Start(ref, *copy, /*urgent=*/true, effects);
+    if (going || unsaved) {
+      supply_.saver().Leave(ref, *copy, {why, now}, effects);
       continue;
     }
     NoteEviction(effects, copies_, counters_, ref, why);

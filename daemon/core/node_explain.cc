@@ -190,9 +190,9 @@ absl::Status NodePicture::InUse(const ModelEntry& entry,
           name, "/", group.group->name, " is being checked; try again later"));
     }
     for (const auto& [place, copy] : group.copies) {
-      const uint32_t spills = copy.state == Residency::kSpilling ? 1 : 0;
+      const uint32_t spills = copy.spilling() ? 1 : 0;
       if (copy.leases == 0 && copy.readers == spills &&
-          !copy.filling.has_value()) {
+          copy.state != Residency::kFilling) {
         continue;
       }
       return absl::FailedPreconditionError(absl::StrCat(

@@ -84,7 +84,7 @@ void NodeMeasurer::AddGroup(GroupKey key, const GroupEntry& group,
     const CopyRef ref = {key, place};
     uint64_t space = SpaceOf(*group.group);
     if (place == kHost) {
-      if (node_.supply.AwaitsPool(key, copy)) continue;
+      if (node_.supply.restored().Awaits(key, copy)) continue;
       // Counts shared bytes once, for their first user.
       if (node_.space.parts().Has(key))
         space = node_.space.parts().OwnSpace(key);

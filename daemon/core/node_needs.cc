@@ -75,7 +75,6 @@ bool Node::Give(Need& need, Copy& copy, absl::Time now, Effects& effects) {
       return false;
     }
   }
-  copy.fresh = need.waiters.empty();
   std::vector<Waiter> left;
   const size_t all = need.waiters.size();
   for (Waiter& waiter : need.waiters) {

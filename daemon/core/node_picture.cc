@@ -133,7 +133,8 @@ void NodePicture::AddCopies(TierUse& tier) const {
       const GroupKey key = {id, GroupIndex(g)};
       for (const auto& [place, copy] : group.copies) {
         if (place.at != tier.at || copy.state == Residency::kAbsent) continue;
-        if (place == kHost && node_.supply.AwaitsPool(key, copy)) continue;
+        if (place == kHost && node_.supply.restored().Awaits(key, copy))
+          continue;
         uint64_t space = SpaceOf(*group.group);
         if (place == kHost && group.unsaved()) {
           tier.unsaved_bytes += group.group->image_bytes;

@@ -121,7 +121,6 @@ void Node::HoldArrived(PlanId id, const CopyRef& ref, Copy& copy,
   // The plan exists: FreePlan drops its waiters.
   if (!tenure_.plans().Hold(id, ref.key.group)) return;
   ++copy.leases;
-  copy.fresh = false;
   ImageRanges ranges = space_.RangesOf(ref, copy);
   if (ranges.empty()) {
     ranges.push_back(

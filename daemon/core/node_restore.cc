@@ -91,8 +91,7 @@ absl::Status NodeRestore::AddCopy(const PersistedCopy& kept, absl::Time now) {
                                        node_.copies_.SpaceOf(ref.key),
                                        node_.space_.ZoneOf(ref), owner));
   Copy& copy = node_.copies_.At(ref);
-  node_.copies_.Apply(copy, ResidencyEvent::kReserve);
-  node_.copies_.Apply(copy, ResidencyEvent::kFillDone);
+  node_.copies_.Apply(copy, ResidencyEvent::kAdopt);
   copy.owner = owner;
   copy.offset = kept.offset;
   copy.last_use = now;

@@ -66,6 +66,7 @@ void Node::Bring(const BringArgs& args, absl::Time now, Effects& effects) {
 
 void Node::Satisfy(const Waiter& waiter, const CopyRef& ref, Copy& copy,
                    absl::Time now, Effects& effects) {
+  copies_.Apply(copy, ResidencyEvent::kUse);
   if (waiter.hold.has_value()) {
     HoldArrived(*waiter.hold, ref, copy, effects);
     return;

@@ -65,7 +65,7 @@ absl::Status Registry::Restore(const RestoredGroup& restored) {
       absl::StrCat(restored.model, "/", restored.group->name);
   if (restored.host_offset.has_value()) {
     HOIST_RETURN_IF_ERROR(
-        Annotate(supply_.CheckRestored(*restored.host_offset, bytes), name));
+        Annotate(supply_.restored().Check(*restored.host_offset, bytes), name));
   } else if (!restored.spill.has_value()) {
     return absl::InvalidArgumentError(absl::StrCat(name, " is nowhere"));
   }
@@ -86,7 +86,7 @@ absl::Status Registry::Restore(const RestoredGroup& restored) {
       models_.Put(*entry, place, restored.group, restored.content));
   copies_.SetSpilled(entry->groups[place.number()], restored.spill);
   if (!restored.host_offset.has_value()) return absl::OkStatus();
-  supply_.RestoreImage({entry->model->id, place}, *restored.host_offset);
+  supply_.restored().AddImage({entry->model->id, place}, *restored.host_offset);
   return absl::OkStatus();
 }
 

@@ -303,7 +303,8 @@ absl::StatusOr<bool> Registry::MakeRoom(const Incoming& incoming,
         std::min(host_limit, tenure_.HostBytesOf(incoming.owner) - published);
   }
   if (status.ok()) {
-    const uint64_t unchecked = supply_.UncheckedBytesOf(incoming.owner);
+    const uint64_t unchecked =
+        supply_.restored().UncheckedSpaceOf(incoming.owner);
     if (unchecked == 0) return true;
     if (bytes + unchecked <= tenure_.HostRoom(incoming.owner)) {
       status = quota_.Check(incoming.owner, Quota::kPublishedBytes,
@@ -330,7 +331,7 @@ absl::StatusOr<bool> Registry::MakeRoom(const Incoming& incoming,
       if (!model->groups[g].unsaved()) continue;
       const CopyRef ref = {{id, GroupIndex(g)}, kHost};
       const Copy& copy = copies_.At(ref);
-      if (copy.state == Residency::kSpilling) {
+      if (copy.spilling()) {
         supply_.saver().Hurry(ref.key, effects);
         held -= SpaceOf(*model->groups[g].group);
       } else if (const auto value =

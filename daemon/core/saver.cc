@@ -38,7 +38,7 @@ void Saver::SaveSome(absl::Time now, Effects& effects) {
     const GroupEntry* group = copies_.FindGroup(key);
     if (group == nullptr || !group->unsaved()) continue;
     Copy& copy = copies_.At({key, kHost});
-    if (copy.state == Residency::kSpilling) continue;
+    if (copy.spilling()) continue;
     Start({key, kHost}, copy, /*urgent=*/false, effects);
   }
 }
@@ -84,6 +84,17 @@ void Saver::Start(const CopyRef& ref, Copy& copy, bool urgent,
                    effects);
 }
 
+void Saver::Leave(const CopyRef& ref, Copy& copy, Leaving how,
+                  Effects& effects) {
+  if (copy.spilling()) {
+    Hurry(ref.key, effects);
+  } else {
+    Start(ref, copy, /*urgent=*/true, effects);
+  }
+  copies_.Apply(copy, ResidencyEvent::kLeave);
+  copy.left = how;
+}
+
 void Saver::Hurry(GroupKey key, Effects& effects) {
   const Transfer* spill = transfers_.FindSpill(key);
   if (spill != nullptr) transfers_.Hurry(spill->id, effects);
@@ -116,10 +127,10 @@ void Saver::Done(const Transfer& transfer, const absl::Status& status,
   const CopyRef ref = {transfer.key, kHost};
   Copy& copy = copies_.At(ref);
   --copy.readers;
+  const bool leaves = copy.state == Residency::kLeaving;
   copies_.Apply(copy, ResidencyEvent::kSpillDone);
   space_.Changed();
   if (!status.ok()) {
-    copy.leaving.reset();
     // A full disk is no fault of the image: reported once.
     if (disk_.Failed(status, now)) {
       TellOfDisk(EventKind::kDiskFull, status.message(), effects);
@@ -135,10 +146,8 @@ void Saver::Done(const Transfer& transfer, const absl::Status& status,
   Note(effects, copies_, EventKind::kCopyPresent,
        {transfer.key, {OnDisk(), false}}, "spilled");
   if (disk_.Worked()) TellOfDisk(EventKind::kDiskWritable, "", effects);
-  if (!copy.leaving || copy.readers > 0 || copy.leases > 0 || copy.pinned) {
-    return;
-  }
-  const Leaving::Why why = *copy.leaving;
+  if (!leaves || copy.readers > 0 || copy.leases > 0 || copy.pinned) return;
+  const Leaving::Why why = copy.left->why;
   NoteEviction(effects, copies_, counters_, ref, why);
   space_.Drop(ref, copy, ResidencyEvent::kDrop, Leaving{why, now});
 }

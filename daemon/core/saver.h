@@ -58,6 +58,9 @@ class Saver {
   // Their offsets on the host.
   const std::map<TransferId, uint64_t>& orphans() const { return orphans_; }
 
+  // Spills the copy if need be, and then drops it if nobody uses it.
+  void Leave(const CopyRef& ref, Copy& copy, Leaving how, Effects& effects);
+
  private:
   bool OrphanDone(const Transfer& transfer, const absl::Status& status,
                   const TransferResult& result, Effects& effects);

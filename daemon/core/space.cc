@@ -72,7 +72,6 @@ absl::Status Space::Reserve(const CopyRef& ref, Copy& copy,
   copy.owner = owner;
   copy.offset = *offset;
   copy.last_use = now;
-  copy.leaving.reset();
   Weigh(ref, copy);
   return absl::OkStatus();
 }
@@ -165,7 +164,6 @@ void Space::FreePlace(const CopyRef& ref, Copy& copy) {
     persisted_.Add(PersistedOnHost{copy.offset, {}});
   }
   copies_.DropOwner(copy.owner);
-  copy.filling.reset();
   Changed();
 }
 
@@ -180,9 +178,7 @@ uint64_t Space::DropModel(ModelId id) {
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
     for (uint32_t g = 0; g < entry.groups.size(); ++g) {
       for (auto& [place, copy] : entry.groups[g].copies) {
-        if (place.at.tier != tier || copy.state != Residency::kPresent) {
-          continue;
-        }
+        if (place.at.tier != tier || !copy.present()) continue;
         Drop({{id, GroupIndex(g)}, place}, copy, ResidencyEvent::kForget);
       }
     }

@@ -108,6 +108,7 @@ std::vector<ModelId> Space::Expendable() const {
     for (const GroupEntry& group : entry->groups) {
       for (const auto& [place, copy] : group.copies) {
         idle = idle && copy.leases == 0 && copy.readers == 0 && !copy.pinned &&
+               copy.state != Residency::kReserved &&
                copy.state != Residency::kFilling;
         if (copy.usable()) last = std::max(last, copy.last_use);
       }
@@ -145,8 +146,7 @@ std::vector<CopyRef> Space::CopiesOf(const Owners& owners) const {
 bool Space::EvictAll(const Owners& victims, ModelId room_for, absl::Time now) {
   const size_t spills = work_.spills.size();
   for (const CopyRef& ref : CopiesOf(victims)) {
-    const bool spilling = copies_.At(ref).state == Residency::kSpilling;
-    if (spilling || (!Clean(ref) && MaySpill(now))) {
+    if (copies_.At(ref).spilling() || (!Clean(ref) && MaySpill(now))) {
       work_.spills.push_back(ref.key);
     }
   }
@@ -219,7 +219,7 @@ std::optional<double> Space::ValueOf(const CopyRef& ref, uint64_t bytes,
   const auto found = group.copies.find(ref.place);
   if (found == group.copies.end()) return std::nullopt;
   const Copy& copy = found->second;
-  const bool spilling = copy.state == Residency::kSpilling;
+  const bool spilling = copy.spilling();
   if (!copy.usable() || copy.leases > 0 || copy.pinned ||
       copy.readers > (spilling ? 1u : 0u)) {
     return std::nullopt;
@@ -241,7 +241,7 @@ std::optional<double> Space::ValueOf(const CopyRef& ref, uint64_t bytes,
   facts.bytes = bytes;
   if (!claim.urgent) {
     // A prefetch must not evict copies needed sooner, nor another prefetch.
-    if (copy.fresh) return std::nullopt;
+    if (copy.state == Residency::kArrived) return std::nullopt;
     const auto mine = demand_.UntilUse(claim.copy.key);
     if (facts.until_use.has_value() &&
         (!mine.has_value() || *facts.until_use <= *mine)) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 
@@ -28,7 +29,8 @@ Supply::Supply(const NodeOptions& options, const DeviceNames& names,
       counters_(counters),
       transfers_(copies),
       saver_(options, copies, quota, disk, space, transfers_, persisted,
-             counters) {}
+             counters),
+      restored_(options, copies, models, space, transfers_) {}
 
 void Supply::FollowSpace(Effects& effects) {
   SpaceWork work = space_.TakeWork();
@@ -41,7 +43,7 @@ void Supply::FollowSpace(Effects& effects) {
   std::ranges::move(work.forgotten, std::back_inserter(work_.forgotten));
   for (const GroupKey key : work.spills) {
     Copy& copy = copies_.At({key, kHost});
-    if (copy.state == Residency::kSpilling) {
+    if (copy.spilling()) {
       saver_.Hurry(key, effects);
     } else {
       saver_.Start({key, kHost}, copy, /*urgent=*/true, effects);
@@ -118,7 +120,8 @@ Supply::Progress Supply::Advance(Need& need, absl::Time now, Effects& effects) {
     }
     need.gated = false;  // While it is on its way its place is safe.
   }
-  if (copy.reserved()) AdvanceDeviceFill(need, copy, now, effects);
+  if (copy.state == Residency::kReserved)
+    AdvanceDeviceFill(need, copy, now, effects);
   if (copy.serves()) return Progress::kServes;
   Hurry(need, copy, effects);
   return Progress::kComing;
@@ -149,13 +152,13 @@ void Supply::AdvanceDeviceFill(Need& need, Copy& copy, absl::Time now,
   if (!host.usable()) return Hurry(need, host, effects);
   if (AwaitsSlab(need)) return;  // Its completion wakes the need.
   ++host.readers;
-  host.fresh = false;
+  copies_.Apply(host, ResidencyEvent::kUse);
   host.last_use = now;
-  copy.filling =
-      transfers_.Start(need.copy.key,
-                       HostToDevice{space_.RangesOf(host_ref, host),
-                                    need.copy.place.at.device, copy.offset},
-                       need.urgent, effects);
+  copies_.Fill(copy, transfers_.Start(
+                         need.copy.key,
+                         HostToDevice{space_.RangesOf(host_ref, host),
+                                      need.copy.place.at.device, copy.offset},
+                         need.urgent, effects));
 }
 
 // In-place memory of devices serves as a source like the pool. False: the group
@@ -169,12 +172,14 @@ bool Supply::FillInPlace(const Need& need, Copy& copy, absl::Time now,
     }
     if (AwaitsSlab(need)) return true;
     ++other.readers;
+    copies_.Apply(other, ResidencyEvent::kUse);
     other.last_use = now;
-    copy.filling = transfers_.Start(
-        need.copy.key,
-        InPlaceToDevice{place.at.device, other.offset, place.apart,
-                        need.copy.place.at.device, copy.offset},
-        need.urgent, effects);
+    copies_.Fill(copy,
+                 transfers_.Start(
+                     need.copy.key,
+                     InPlaceToDevice{place.at.device, other.offset, place.apart,
+                                     need.copy.place.at.device, copy.offset},
+                     need.urgent, effects));
     return true;
   }
   return false;
@@ -183,7 +188,7 @@ bool Supply::FillInPlace(const Need& need, Copy& copy, absl::Time now,
 void Supply::FailNeeds(GroupKey key, const absl::Status& why) {
   for (const NeedBook::Age age : needs_.AgesOf(key)) {
     const CopyRef ref = needs_.At(age).copy;
-    if (copies_.At(ref).filling.has_value()) continue;
+    if (copies_.At(ref).state == Residency::kFilling) continue;
     AbandonSpace(needs_.At(age));
     FailNeed(ref, why);
   }
@@ -201,23 +206,22 @@ void Supply::FailNeed(const CopyRef& ref, const absl::Status& why) {
 // Gives back reserved device space that is not being filled.
 void Supply::AbandonSpace(const Need& need) {
   Copy& copy = copies_.At(need.copy);
-  if (copy.reserved()) space_.FillFailed(need.copy, copy);
+  if (copy.state == Residency::kReserved) space_.FillFailed(need.copy, copy);
 }
 
 // OK while bytes move for this need: it then waits for them, not for space.
 absl::Status Supply::WaitingFor(const Need& need) const {
   const GroupEntry& group = *copies_.FindGroup(need.copy.key);
-  const auto state = [&](const Place& place) {
+  const auto at = [&](const Place& place) {
     const auto found = group.copies.find(place);
-    return found == group.copies.end() ? nullptr : &found->second;
+    return found == group.copies.end() ? Copy() : found->second;
   };
-  const Copy* copy = state(need.copy.place);
-  const Copy* host = state(kHost);
-  const bool moving = (copy != nullptr && copy->filling.has_value()) ||
-                      (copy != nullptr && copy->reserved() && host != nullptr &&
-                       (host->filling.has_value() || host->usable()));
-  if (moving) return absl::OkStatus();
-  return need.blocked.why;
+  const Copy copy = at(need.copy.place);
+  const Copy host = at(kHost);
+  const bool moving = copy.state == Residency::kFilling ||
+                      (copy.state == Residency::kReserved &&
+                       (host.state == Residency::kFilling || host.usable()));
+  return moving ? absl::OkStatus() : need.blocked.why;
 }
 
 // Whether a slab is being made for it, or for others that may leave it room.

@@ -14,9 +14,7 @@
 #define HOIST_DAEMON_CORE_SUPPLY_H_
 
 #include <cstdint>
-#include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,6 +31,7 @@
 #include "daemon/core/node_options.h"
 #include "daemon/core/persisted.h"
 #include "daemon/core/quota.h"
+#include "daemon/core/restored_host.h"
 #include "daemon/core/saver.h"
 #include "daemon/core/space.h"
 #include "daemon/core/spill_book.h"
@@ -58,8 +57,8 @@ struct SupplyWork {
 };
 
 // Threads:  one at a time.
-// Owns:     needs, transfers, groups to be saved, and restored extents beyond
-//           the pool's ready part. Borrows the rest, which must outlive this
+// Owns:     needs, transfers, groups to be saved, and extents that the last
+//           hoistd left on the host. Borrows the rest, which must outlive this
 //           object.
 // Bounds:   an event costs what it changes, as NeedBook says.
 class Supply {
@@ -125,18 +124,10 @@ class Supply {
 
   // --- What the last hoistd left on the host ------------------------------
 
-  // InvalidArgument: it overlaps another restored extent.
-  absl::Status CheckRestored(uint64_t offset, uint64_t bytes) const;
-  // Restores an image that CheckRestored allows; served once verified.
-  void RestoreImage(GroupKey key, uint64_t offset);
-  absl::Status RestorePart(uint64_t offset, const PersistedPart& part);
   // The pool is ready up to `ready_bytes`. False: it was before.
   bool GrowHost(uint64_t ready_bytes, absl::Time now, Effects& effects);
-  // Whether the image was restored beyond the ready part of the pool.
-  bool AwaitsPool(GroupKey key, const Copy& copy) const;
-  // Bytes of the user's published images that are not on disk and not verified
-  // yet. They count in the quota once verified.
-  uint64_t UncheckedBytesOf(User uid) const;
+  RestoredHost& restored() { return restored_; }
+  const RestoredHost& restored() const { return restored_; }
 
   NeedBook& needs() { return needs_; }
   const NeedBook& needs() const { return needs_; }
@@ -146,15 +137,6 @@ class Supply {
   const Saver& saver() const { return saver_; }
 
  private:
-  // A restored extent beyond the ready part of the pool.
-  struct Restored {
-    uint64_t bytes = 0;
-    std::optional<GroupKey> image;
-    // Else a part:
-    OwnerId owner;
-    TransferId filler;  // Carried out by nobody.
-  };
-
   // supply.cc
   static SpaceClaim ClaimOf(const Need& need);
   bool Reserve(const CopyRef& ref, Copy& copy, Need& need, absl::Time now,
@@ -201,9 +183,6 @@ class Supply {
   void Sent(const Transfer& transfer, const HostToClient& way,
             const absl::Status& status, Effects& effects);
 
-  // supply_restored.cc
-  void PlaceRestored(absl::Time now, Effects& effects);
-
   const NodeOptions& options_;
   const DeviceNames& names_;
   CopyTable& copies_;
@@ -217,8 +196,7 @@ class Supply {
   Saver saver_;
   NeedBook needs_;
   NeedBook::Age last_age_ = 0;
-  std::map<uint64_t, Restored> restored_;  // By offset.
-  std::set<GroupKey> unchecked_;  // Restored, not on disk, not verified.
+  RestoredHost restored_;
   SupplyWork work_;
 };
 

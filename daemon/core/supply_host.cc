@@ -31,7 +31,8 @@ void Supply::StartHostFill(const CopyRef& ref, Copy& copy, bool urgent,
   HOIST_CHECK(group.on_disk());
   TransferWay way = FilesToHost();  // For an empty group.
   if (group.spilled.has_value()) way = SpillToHost{*group.spilled, copy.offset};
-  copy.filling = transfers_.Start(ref.key, std::move(way), urgent, effects);
+  copies_.Fill(copy,
+               transfers_.Start(ref.key, std::move(way), urgent, effects));
 }
 
 bool Supply::BringParts(const CopyRef& ref, Copy& copy, Need& need,
@@ -55,7 +56,6 @@ bool Supply::BringParts(const CopyRef& ref, Copy& copy, Need& need,
   }
   copies_.Apply(copy, ResidencyEvent::kReserve);
   copy.last_use = now;
-  copy.leaving.reset();
   if (!missing.empty()) {
     const TransferId filler =
         transfers_.Start(ref.key, FilesToHost{*placed}, need.urgent, effects);
@@ -75,10 +75,9 @@ void Supply::PartsMayBeThere(const CopyRef& ref, Copy& copy, absl::Time now,
                              Effects& effects) {
   const std::vector<TransferId> fillers = space_.parts().FillersOf(ref.key);
   if (!fillers.empty()) {
-    copy.filling = fillers.front();
+    copies_.Fill(copy, fillers.front());
     return;
   }
-  copy.filling.reset();
   HostPresent(ref, copy, now, effects);
 }
 
@@ -137,8 +136,7 @@ void Supply::Received(GroupKey key, OwnerId owner, uint64_t offset,
                       absl::Time now, Effects& effects) {
   const CopyRef ref = {key, kHost};
   Copy& copy = copies_.At(ref);
-  copies_.Apply(copy, ResidencyEvent::kReserve);
-  copies_.Apply(copy, ResidencyEvent::kFillDone);
+  copies_.Apply(copy, ResidencyEvent::kAdopt);
   copy.owner = owner;
   copy.offset = offset;
   copy.last_use = now;
@@ -150,6 +148,20 @@ void Supply::Received(GroupKey key, OwnerId owner, uint64_t offset,
   }
   space_.Changed();
   Note(effects, copies_, EventKind::kCopyPresent, ref, "published");
+}
+
+bool Supply::GrowHost(uint64_t ready_bytes, absl::Time now, Effects& effects) {
+  const auto parts = restored_.Grow(ready_bytes, effects);
+  if (!parts.has_value()) return false;
+  for (const TransferId filler : *parts) {
+    PartsFilled(filler, absl::OkStatus(), now, effects);
+  }
+  return true;
+}
+
+// What is not verified yet may have to be written.
+uint64_t Supply::SaveAll(absl::Time now, Effects& effects) {
+  return saver_.SaveAll(now, effects) + restored_.unchecked_bytes();
 }
 
 void Supply::KeepImage(const CopyRef& ref, const Copy& copy) {

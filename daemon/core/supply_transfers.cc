@@ -54,7 +54,6 @@ void Supply::Done(const Transfer& transfer, const absl::Status& status,
 void Supply::Send(const CopyRef& ref, Copy& copy, const Waiter& waiter,
                   absl::Time now, Effects& effects) {
   ++copy.readers;
-  copy.fresh = false;
   copy.last_use = now;
   transfers_.Start(
       ref.key,
@@ -70,7 +69,7 @@ void Supply::Forget(ModelId id, absl::Time now, Effects& effects) {
     const GroupKey key = {id, GroupIndex(g)};
     FailNeeds(key, absl::NotFoundError(absl::StrCat(name, " was forgotten")));
     for (auto& [place, copy] : group.copies) {
-      if (copy.state == Residency::kSpilling) saver_.Orphan({key, place}, copy);
+      if (copy.spilling()) saver_.Orphan({key, place}, copy);
     }
     std::vector<SpillId> on_disk = group.damaged;
     if (group.spilled.has_value()) on_disk.push_back(*group.spilled);
@@ -89,8 +88,7 @@ void Supply::HostChecked(const Transfer& transfer, const absl::Status& read,
   Copy& copy = copies_.At(ref);
   GroupEntry& group = *copies_.FindGroup(transfer.key);
   const Model& model = *copies_.FindModel(transfer.key.model)->model;
-  copy.filling.reset();
-  if (unchecked_.erase(transfer.key) > 0) space_.Changed();
+  if (restored_.Checked(transfer.key)) space_.Changed();
   absl::Status status = read;
   if (status.ok() &&
       content != model.spec->group_contents[transfer.key.group.number()]) {
@@ -98,6 +96,7 @@ void Supply::HostChecked(const Transfer& transfer, const absl::Status& read,
   }
   if (status.ok()) {
     HostPresent(ref, copy, now, effects);
+    copies_.Apply(copy, ResidencyEvent::kUse);  // No prefetch brought it.
     if (group.unsaved()) {
       quota_.Add(model.owner, Quota::kPublishedBytes, SpaceOf(*group.group));
       saver_.SaveSoon(transfer.key);
@@ -115,7 +114,6 @@ void Supply::HostFilled(const Transfer& transfer, const absl::Status& status,
                         absl::Time now, Effects& effects) {
   const CopyRef ref = {transfer.key, kHost};
   Copy& copy = copies_.At(ref);
-  copy.filling.reset();
   const SpillToHost* spill = transfer.by<SpillToHost>();
   if (status.ok()) {
     HostPresent(ref, copy, now, effects);
@@ -143,7 +141,6 @@ void Supply::DeviceFilled(const Transfer& transfer, const Place& from,
   for (auto& [place, copy] : copies_.FindGroup(transfer.key)->copies) {
     if (copy.filling != transfer.id) continue;
     const CopyRef ref = {transfer.key, place};
-    copy.filling.reset();
     if (status.ok()) {
       copies_.Apply(copy, ResidencyEvent::kFillDone);
       space_.Weigh(ref, copy);

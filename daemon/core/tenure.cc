@@ -238,7 +238,6 @@ LeaseGrant Tenure::Grant(LeaseId id, const Waiter& waiter, const CopyRef& ref,
   KeepLease(grant.id, waiter.session, ref, /*there=*/true);
   ++copy.leases;
   space_.Weigh(ref, copy);
-  copy.fresh = false;
   copy.last_use = now;
   orders_.Staged(waiter.session, ref.key, now);
   return grant;

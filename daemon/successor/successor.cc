@@ -332,7 +332,7 @@ void Succession::RestorePublished(const LeftModels& published) {
 void Succession::RestoreParts() {
   for (const FoundPart& found : left_.host.parts) {
     const absl::Status restored =
-        node_.supply().RestorePart(found.host_offset, found.part);
+        node_.supply().restored().AddPart(found.host_offset, found.part);
     if (restored.ok()) continue;
     parts_.note(std::string(restored.message()));
     // Its memory will be reused.

@@ -250,8 +250,7 @@ class NodeRig {
   // kAbsent if there is none.
   Residency StateOf(GroupKey key, TierAt at) const;
   bool Has(GroupKey key, TierAt at) const {
-    const Residency state = StateOf(key, at);
-    return state == Residency::kPresent || state == Residency::kSpilling;
+    return Copy{.state = StateOf(key, at)}.usable();
   }
   // Contents of the spill store.
   const std::map<SpillId, const Group*>& spills() const { return spills_; }

@@ -272,7 +272,7 @@ bool NodeRig::Die(std::optional<uint64_t> ready_pages) {
   }
   const std::map<uint64_t, PersistedPart> parts = persisted_parts_;
   for (const auto& [offset, part] : parts) {
-    EXPECT_OK(node_->supply().RestorePart(offset, part));
+    EXPECT_OK(node_->supply().restored().AddPart(offset, part));
   }
   node_->registry().EndOfGone();
   Effects effects;  // Of all at once: Take compares the books.

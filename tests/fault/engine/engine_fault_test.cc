@@ -32,7 +32,7 @@ void AwaitSpills(EngineRig& rig) {
       for (const auto& [id, model] : view.node.copies().models()) {
         for (const GroupEntry& group : model->groups) {
           for (const auto& [place, copy] : group.copies) {
-            if (copy.state == Residency::kSpilling) return true;
+            if (copy.spilling()) return true;
           }
         }
       }

@@ -202,7 +202,7 @@ std::set<std::string> World::KeptOf(const Node& node) const {
     kept.insert(name);
     for (const GroupEntry& group : entry->groups) {
       for (const auto& [place, copy] : group.copies) {
-        if (place == kHost || copy.state != Residency::kPresent) continue;
+        if (place == kHost || !copy.present()) continue;
         const std::string where = absl::StrCat(name, ", ", group.group->name,
                                                " ", hoistd::ToString(place.at));
         kept.insert(absl::StrCat(where, " leased ", copy.leases));

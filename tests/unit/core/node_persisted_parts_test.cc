@@ -37,7 +37,7 @@ class NodePersistedParts : public ::testing::Test {
         testing::NodeRigOptions{.host_ready_pages = 0});
     for (const auto& [offset, part] : last_.persisted_parts()) {
       next_->LayPart(offset, part);
-      ASSERT_OK(next_->node().supply().RestorePart(offset, part));
+      ASSERT_OK(next_->node().supply().restored().AddPart(offset, part));
     }
     if (ready_pages > 0) next_->GrowHost(ready_pages);
   }
@@ -139,7 +139,7 @@ TEST_F(NodePersistedParts, OnesThatCannotBeAreRefused) {
   const auto restore = [&, &part = part](uint64_t at, auto change) {
     PersistedPart other = part;
     change(other);
-    return next_->node().supply().RestorePart(at, other);
+    return next_->node().supply().restored().AddPart(at, other);
   };
   constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
   EXPECT_THAT(restore(offset, [](PersistedPart& p) { p.from = 64 * kPage; }),

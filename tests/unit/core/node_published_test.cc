@@ -212,7 +212,7 @@ TEST(NodePublished, EvictSpillsAndThenDrops) {
   const SessionId session = rig.Open();
   const GroupKey key = rig.Published(session, "p", "a", 2);
   EXPECT_EQ(rig.Evict("p").groups, 1u);
-  EXPECT_EQ(rig.StateOf(key, OnHost()), Residency::kSpilling);
+  EXPECT_EQ(rig.StateOf(key, OnHost()), Residency::kLeaving);
   EXPECT_EQ(rig.Evict("p").groups, 1u);  // It is going.
   EXPECT_THAT(rig.Moving<HostToSpill>(), SizeIs(1));
   rig.Finish<HostToSpill>();

@@ -32,7 +32,7 @@ TEST(NodeStage, ComesUpFromFileOverHostToDevice) {
   const SessionId session = rig.Open();
   const ModelId model = rig.AddModel(session, "m", {2, 3});
   const RequestId request = rig.Stage(session, Key(model, 1));
-  EXPECT_EQ(rig.StateOf(Key(model, 1), kDevice), Residency::kFilling);
+  EXPECT_EQ(rig.StateOf(Key(model, 1), kDevice), Residency::kReserved);
   ASSERT_THAT(rig.Moving(), SizeIs(1));
   EXPECT_THAT(rig.Moving<FilesToHost>(), SizeIs(1));
   EXPECT_TRUE(rig.TransferOf(rig.Moving()[0]).urgent);

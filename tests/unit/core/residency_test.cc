@@ -23,6 +23,10 @@ void ForEach(Law law) {
   }
 }
 
+bool Comes(S state) { return state == S::kReserved || state == S::kFilling; }
+bool Rests(S state) { return state == S::kArrived || state == S::kPresent; }
+bool Spills(S state) { return state == S::kSpilling || state == S::kLeaving; }
+
 TEST(Residency, NoCopyIsLost) {
   ForEach([](S from, E, std::optional<S> to) {
     EXPECT_NE(to, S::kLost);
@@ -35,7 +39,7 @@ TEST(Residency, NoCopyIsLost) {
 TEST(Residency, AFailedFillLeavesNothing) {
   ForEach([](S from, E event, std::optional<S> to) {
     if (event != E::kFillFailed) return;
-    EXPECT_EQ(to.has_value(), from == S::kFilling);
+    EXPECT_EQ(to.has_value(), Comes(from));
     if (to.has_value()) {
       EXPECT_EQ(*to, S::kAbsent);
     }
@@ -44,7 +48,7 @@ TEST(Residency, AFailedFillLeavesNothing) {
 
 TEST(Residency, WhatIsBeingCopiedIsNeverDroppedOrForgotten) {
   ForEach([](S from, E event, std::optional<S> to) {
-    if (from != S::kSpilling && from != S::kFilling) return;
+    if (!Spills(from) && !Comes(from)) return;
     if (event == E::kDrop || event == E::kForget) {
       EXPECT_FALSE(to.has_value());
     }
@@ -54,25 +58,53 @@ TEST(Residency, WhatIsBeingCopiedIsNeverDroppedOrForgotten) {
 TEST(Residency, ASpillLeavesTheCopyThereHoweverItEnds) {
   ForEach([](S from, E event, std::optional<S> to) {
     if (event == E::kSpillDone) {
-      EXPECT_EQ(to.has_value(), from == S::kSpilling);
+      EXPECT_EQ(to.has_value(), Spills(from));
       if (to.has_value()) {
         EXPECT_EQ(*to, S::kPresent);
       }
     }
     if (event == E::kSpillStart) {
-      EXPECT_EQ(to.has_value(), from == S::kPresent);
+      EXPECT_EQ(to.has_value(), Rests(from));
     }
   });
 }
 
 TEST(Residency, BytesArriveOnlyWhereSpaceIsHeld) {
   ForEach([](S from, E event, std::optional<S> to) {
-    if (to == S::kPresent) {
-      EXPECT_TRUE(from == S::kFilling || from == S::kSpilling);
+    if (to == S::kArrived) {
+      EXPECT_TRUE(Comes(from));
+      EXPECT_EQ(event, E::kFillDone);
     }
     if (to == S::kFilling) {
-      EXPECT_EQ(from, S::kAbsent);
-      EXPECT_EQ(event, E::kReserve);
+      EXPECT_TRUE(Comes(from));
+    }
+    if (from == S::kAbsent && to.has_value() && to != S::kAbsent) {
+      EXPECT_EQ(to, event == E::kAdopt ? S::kPresent : S::kReserved);
+    }
+  });
+}
+
+TEST(Residency, ACopyIsUnusedUntilItsFirstUse) {
+  ForEach([](S from, E event, std::optional<S> to) {
+    if (event == E::kUse) {
+      EXPECT_EQ(to.has_value(), Rests(from) || Spills(from));
+      EXPECT_NE(to, S::kArrived);
+    } else if (from != S::kArrived && event != E::kFillDone) {
+      EXPECT_NE(to, S::kArrived);
+    }
+  });
+}
+
+TEST(Residency, OnlyASpillingCopyLeavesAndNothingCallsItBack) {
+  ForEach([](S from, E event, std::optional<S> to) {
+    if (event == E::kLeave) {
+      EXPECT_EQ(to.has_value(), Spills(from));
+    }
+    if (to == S::kLeaving) {
+      EXPECT_TRUE(event == E::kLeave || from == S::kLeaving);
+    }
+    if (from == S::kLeaving && to.has_value() && event != E::kSpillDone) {
+      EXPECT_EQ(*to, S::kLeaving);
     }
   });
 }
@@ -80,7 +112,7 @@ TEST(Residency, BytesArriveOnlyWhereSpaceIsHeld) {
 TEST(Residency, OnlyPresentBytesAreDropped) {
   ForEach([](S from, E event, std::optional<S> to) {
     if (event != E::kDrop) return;
-    EXPECT_EQ(to.has_value(), from == S::kPresent);
+    EXPECT_EQ(to.has_value(), Rests(from));
     if (to.has_value()) {
       EXPECT_EQ(*to, S::kAbsent);
     }

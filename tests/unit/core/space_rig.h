@@ -102,6 +102,7 @@ class SpaceRig : public ::testing::Test {
     if (reserved.ok()) {
       Copy& copy = copies_.At(ref);
       copies_.Apply(copy, ResidencyEvent::kFillDone);
+      copies_.Apply(copy, ResidencyEvent::kUse);
       space_.Weigh(ref, copy);
       copy.last_use = last_use;
     }
