@@ -115,6 +115,10 @@ std::string WhyText(const CopyExplanation& copy,
         why.push_back("parked on the disk by its worker " +
                       HumanTime(copy.left_ms()) + " ago");
         break;
+      case CopyExplanation::LEFT_FOR_HEADROOM:
+        why.push_back("left for other programs of the device " +
+                      HumanTime(copy.left_ms()) + " ago");
+        break;
       default:
         why.push_back("nobody has asked for it");
     }

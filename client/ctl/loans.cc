@@ -23,6 +23,8 @@ std::string ForText(const v1::Loan& loan) {
       return "anyone: it was idle";
     case v1::Loan::CAUSE_GROWTH:
       return "itself: there is room for more of it";
+    case v1::Loan::CAUSE_HEADROOM:
+      return "other programs of the device";
     default:
       return "";
   }

@@ -18,6 +18,7 @@
 #include "daemon/app/doors.h"
 #include "daemon/app/open_devices.h"
 #include "daemon/app/pool_relay.h"
+#include "daemon/app/pool_watch.h"
 #include "daemon/app/preflight.h"
 #include "daemon/app/preloader.h"
 #include "daemon/app/quotas.h"
@@ -113,6 +114,7 @@ struct Hoistd::Parts {
   std::unique_ptr<Engine> engine;
   std::unique_ptr<Doors> doors;
   std::unique_ptr<Preloader> preloader;
+  std::unique_ptr<PoolWatch> pool_watch;
   std::unique_ptr<MetricsServer> metrics;
   std::string summary;
   std::function<void(const std::string&)> on_status;
@@ -127,6 +129,7 @@ struct Hoistd::Parts {
   absl::Status OpenTiers(std::vector<std::string>& notes);
   absl::Status StartIoHelpers(HelperSpawner& spawner);
   absl::Status StartEngine(std::vector<std::string> notes);
+  absl::Status StartPoolWatch();
   absl::Status BringUpHost();
   // Updates Health and systemd's status.
   void WatchDraining();
@@ -332,6 +335,17 @@ absl::Status Hoistd::Parts::StartEngine(std::vector<std::string> notes) {
   return absl::OkStatus();
 }
 
+absl::Status Hoistd::Parts::StartPoolWatch() {
+  std::vector<uint64_t> pools;
+  for (const DeviceView& view : engine->facts().devices) {
+    pools.push_back(view.pool_bytes);
+  }
+  pool_watch = std::make_unique<PoolWatch>(devices.all, pools, *engine, clock);
+  pool_watch->Set(
+      PoolWatch::SettingsOf(config.device, devices.all[0]->info().kind));
+  return pool_watch->Start();
+}
+
 absl::Status Hoistd::Parts::BringUpHost() {
   const auto demand = [this] {
     double most = 0;
@@ -377,6 +391,8 @@ void Hoistd::Parts::Apply(const Config& now) {
     pools.push_back(view.pool_bytes);
   }
   engine->SetQuotas(QuotasOf(now, host->bytes(), pools));
+  pool_watch->Set(
+      PoolWatch::SettingsOf(now.device, devices.all[0]->info().kind));
   doors->SetModelRoots(now.models.roots);
   preloader->Want(now.models.preload);
 }
@@ -477,6 +493,7 @@ absl::StatusOr<std::unique_ptr<Hoistd>> Hoistd::Create(
       [&parts](std::string note) { parts.relay.Note(std::move(note)); });
   HOIST_RETURN_IF_ERROR(parts.preloader->Start());
   parts.preloader->Want(parts.config.models.preload);
+  HOIST_RETURN_IF_ERROR(parts.StartPoolWatch());
   config.Connect([&parts](const Config& now) { parts.Apply(now); },
                  parts.ComesTo());
   // Last: page faults of its threads delay the start of other threads.
@@ -486,6 +503,7 @@ absl::StatusOr<std::unique_ptr<Hoistd>> Hoistd::Create(
 
 Hoistd::~Hoistd() {
   parts_->running->Connect(nullptr, {});
+  parts_->pool_watch.reset();
   parts_->preloader.reset();
   parts_->WatchDrainingNoMore();
   if (parts_->doors != nullptr) {

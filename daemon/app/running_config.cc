@@ -37,6 +37,8 @@ absl::StatusOr<Config> ReadConfig(const ConfigSource& source,
 // Copies the keys that can change while hoistd runs.
 void TakeOver(const Config& from, Config& to) {
   to.device.load_bytes_per_s = from.device.load_bytes_per_s;
+  to.device.headroom_bytes = from.device.headroom_bytes;
+  to.device.emulated.others_bytes = from.device.emulated.others_bytes;
   to.models.roots = from.models.roots;
   to.models.preload = from.models.preload;
   to.quota = from.quota;

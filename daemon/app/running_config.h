@@ -27,7 +27,8 @@ struct ConfigSource {
 };
 
 // Reads the configuration at the start and at each reload. A reload applies
-// quotas, device.load_rate, models.roots, models.preload and log.level.
+// quotas, device.load_rate, device.headroom, device.emulated.others,
+// models.roots, models.preload and log.level.
 //
 // Threads:  thread-safe; one change at a time.
 class RunningConfig final : public NodeControl {

@@ -33,6 +33,7 @@ struct EmulatedConfig {
   uint32_t count = 1;
   uint64_t link_bytes_per_s = 0;  // 0: as fast as memory is.
   absl::Duration latency = absl::ZeroDuration();
+  uint64_t others_bytes = 0;  // That other programs would take.
 
   bool operator==(const EmulatedConfig&) const = default;
 };
@@ -47,6 +48,9 @@ struct DeviceConfig {
   Trust trust = Trust::kUser;  // The scope of shared CUDA memory.
   // nullopt, "auto": 80 % of free memory on CUDA, 1 GiB on emulated devices.
   std::optional<uint64_t> pool_bytes;
+  // Left free for other programs; 0: the pool keeps its size. nullopt, "auto":
+  // 1 GiB of a GPU whose pool is "auto", else 0.
+  std::optional<uint64_t> headroom_bytes;
   uint64_t slab_bytes = uint64_t{256} << 20;
   // Rate limit of background loads to each device; 0: none.
   uint64_t load_bytes_per_s = 0;

@@ -58,6 +58,8 @@ const ConfigKey kKeys[] = {
         "device.trust", "\"user\" or \"everyone\""),
     Key<SizeOrAuto<1>, &Config::device, &DeviceConfig::pool_bytes>(
         "device.pool", kSizeOrAutoAllowed),
+    Key<SizeOrAuto<0>, &Config::device, &DeviceConfig::headroom_bytes>(
+        "device.headroom", "a size such as \"1GiB\", 0, or \"auto\""),
     Key<Slab, &Config::device, &DeviceConfig::slab_bytes>(
         "device.slab", "a multiple of 2MiB, such as \"256MiB\""),
     Key<Rate, &Config::device, &DeviceConfig::load_bytes_per_s>(
@@ -72,6 +74,9 @@ const ConfigKey kKeys[] = {
         &EmulatedConfig::latency>(
         "device.emulated.latency",
         "a time such as \"10us\" or \"1ms\", to \"1m\""),
+    Key<Size, &Config::device, &DeviceConfig::emulated,
+        &EmulatedConfig::others_bytes>("device.emulated.others",
+                                       "a size such as \"1GiB\", or 0"),
     Key<SizeOrAuto<1>, &Config::host, &HostConfig::pool_bytes>(
         "host.pool", kSizeOrAutoAllowed),
     Key<SizeOrAuto<0>, &Config::host, &HostConfig::in_place_bytes>(

@@ -187,6 +187,13 @@ bool Slab::Set(const toml::node& value, uint64_t* to) {
   return true;
 }
 
+bool Size::Set(const toml::node& value, uint64_t* to) {
+  const std::optional<uint64_t> size = SizeOf(value);
+  if (!size.has_value()) return false;
+  *to = *size;
+  return true;
+}
+
 template <uint64_t kLeast>
 bool SizeOrAuto<kLeast>::Set(const toml::node& value,
                              std::optional<uint64_t>* to) {

@@ -71,6 +71,13 @@ struct Slab {
   }
 };
 
+struct Size {
+  static bool Set(const toml::node& value, uint64_t* to);
+  static std::string Show(uint64_t value) {
+    return Quoted(hoist::SizeText(value));
+  }
+};
+
 template <uint64_t kLeast>
 struct SizeOrAuto {
   static bool Set(const toml::node& value, std::optional<uint64_t>* to);

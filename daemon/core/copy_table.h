@@ -46,10 +46,15 @@ struct CopyRef {
 
 // Why and when a copy was evicted, or is to be.
 struct Leaving {
-  enum class Why { kForRoom, kByAdmin, kByWorker };
+  // kHeadroom: other programs of the device need its memory.
+  enum class Why { kForRoom, kByAdmin, kByWorker, kHeadroom };
   Why why = Why::kForRoom;
   absl::Time at;
   ModelId room_for = {};  // kForRoom.
+
+  static Leaving ForRoom(ModelId model, absl::Time now) {
+    return {Why::kForRoom, now, model};
+  }
 };
 
 // One copy of one image. `state` changes through CopyTable::Apply alone.

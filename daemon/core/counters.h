@@ -30,6 +30,7 @@ struct Counters {
   uint64_t device_evictions = 0;  // To make room.
   uint64_t host_evictions = 0;
   uint64_t device_evictions_by_admins = 0;
+  uint64_t device_evictions_for_headroom = 0;
   uint64_t host_evictions_by_admins = 0;
   uint64_t host_evictions_by_workers = 0;  // Parked on the disk.
   // Device memory of plans that gave way, by cause.
@@ -37,6 +38,7 @@ struct Counters {
   uint64_t lent_bytes_by_admins = 0;
   uint64_t lent_bytes_when_idle = 0;
   uint64_t lent_bytes_to_grow = 0;
+  uint64_t lent_bytes_for_headroom = 0;
   uint64_t models_forgotten = 0;  // To make room, not on request.
   // Events that held the engine's one thread longer than Engine::kSlowEvent.
   uint64_t slow_events = 0;
@@ -102,14 +104,19 @@ inline constexpr CounterRow kCounterTable[] = {
     {&Counters::device_evictions,
      "device_evictions",
      "hoist_evictions_total",
-     "Copies that left a tier: to make room, or at the request of an admin or "
-     "of their worker.",
+     "Copies that left a tier: to make room, at the request of an admin or of "
+     "their worker, or for other programs of the device.",
      {{{"tier", "device"}, {"reason", "room"}}}},
     {&Counters::device_evictions_by_admins,
      "device_evictions_by_admins",
      "hoist_evictions_total",
      nullptr,
      {{{"tier", "device"}, {"reason", "admin"}}}},
+    {&Counters::device_evictions_for_headroom,
+     "device_evictions_for_headroom",
+     "hoist_evictions_total",
+     nullptr,
+     {{{"tier", "device"}, {"reason", "headroom"}}}},
     {&Counters::host_evictions,
      "host_evictions",
      "hoist_evictions_total",
@@ -129,7 +136,7 @@ inline constexpr CounterRow kCounterTable[] = {
      "lent_bytes_to_plans",
      "hoist_lent_bytes_total",
      "Device memory of plans that gave way: to another plan, to an admin, when "
-     "idle, or to be set anew with more.",
+     "idle, to be set anew with more, or to other programs of the device.",
      {{{"cause", "plan"}}}},
     {&Counters::lent_bytes_by_admins,
      "lent_bytes_by_admins",
@@ -146,6 +153,11 @@ inline constexpr CounterRow kCounterTable[] = {
      "hoist_lent_bytes_total",
      nullptr,
      {{{"cause", "growth"}}}},
+    {&Counters::lent_bytes_for_headroom,
+     "lent_bytes_for_headroom",
+     "hoist_lent_bytes_total",
+     nullptr,
+     {{{"cause", "headroom"}}}},
     {&Counters::models_forgotten, "models_forgotten",
      "hoist_models_forgotten_total",
      "Published models without a session that made room."},

@@ -23,25 +23,24 @@ uint64_t DeviceSpace::SpanFor(uint64_t capacity_bytes, uint64_t granularity) {
   return (kStretches + kApartStretches) * RoundUp(capacity_bytes, granularity);
 }
 
-uint64_t DeviceSpace::SegmentsEnd() const { return kStretches * capacity_; }
+uint64_t DeviceSpace::SegmentsEnd() const {
+  return kStretches * bounds_.most();
+}
 
 DeviceSpace::DeviceSpace(const DeviceSpaceOptions& options)
     : device_(options.device),
       granularity_(options.granularity),
-      capacity_(RoundDown(options.capacity_bytes, granularity_)),
-      slab_bytes_(std::clamp(RoundUp(options.slab_bytes, granularity_),
-                             granularity_, std::max(capacity_, granularity_))),
-      usable_(capacity_),
-      apart_(SegmentsEnd(), kApartStretches * capacity_,
+      slab_bytes_(
+          std::clamp(RoundUp(options.slab_bytes, granularity_), granularity_,
+                     std::max(RoundDown(options.capacity_bytes, granularity_),
+                              granularity_))),
+      bounds_(RoundDown(options.capacity_bytes, granularity_)),
+      apart_(SegmentsEnd(), kApartStretches * bounds_.most(),
              options.apart_descriptors) {}
 
-uint64_t DeviceSpace::Budget() const {
-  return allocated_ > usable_ ? 0 : usable_ - allocated_;
-}
-
 uint64_t DeviceSpace::BudgetFor(const Want& want) const {
-  const uint64_t budget = Budget();
-  return budget - std::min(budget, Reserved(want, {}));
+  const uint64_t left = bounds_.left();
+  return left - std::min(left, Reserved(want, {}));
 }
 
 // Bytes of no slab, after the room's slabs have been given back.
@@ -58,7 +57,7 @@ uint64_t DeviceSpace::Reserved(const Want& want, const Room& room) const {
 }
 
 bool DeviceSpace::IsEnough(const Want& want, const Room& room) const {
-  return room.bytes >= InGranules(want.bytes) + Reserved(want, room);
+  return room.bytes >= InGranules(want.bytes) + Reserved(want, room) + over();
 }
 
 bool DeviceSpace::Gains(const Want& want, Zone zone, uint64_t bytes,
@@ -138,8 +137,9 @@ std::optional<DeviceSpace::Place> DeviceSpace::NewPlace(Zone zone,
         g.before->second.zone == zone) {
       return at(g.begin, g);  // Islands need no room to grow.
     }
-    const uint64_t stretch = RoundUp(g.begin, std::max<uint64_t>(capacity_, 1));
-    if (!apart.has_value() && stretch + capacity_ <= g.end) {
+    const uint64_t stretch =
+        RoundUp(g.begin, std::max<uint64_t>(bounds_.most(), 1));
+    if (!apart.has_value() && stretch + bounds_.most() <= g.end) {
       apart = at(stretch, g);
     }
     if (widest == nullptr || g.end - g.begin > widest->end - widest->begin) {
@@ -158,12 +158,12 @@ std::optional<DeviceSpace::Place> DeviceSpace::NewPlace(Zone zone,
 }
 
 void DeviceSpace::Count(Zone zone, uint64_t bytes) {
-  allocated_ += bytes;
+  bounds_.Take(bytes);
   by_zone_[zone] += bytes;
 }
 
 void DeviceSpace::Uncount(Zone zone, uint64_t bytes) {
-  allocated_ -= bytes;
+  bounds_.Return(bytes);
   const auto found = by_zone_.find(zone);
   found->second -= bytes;
   if (found->second == 0) by_zone_.erase(found);
@@ -211,9 +211,8 @@ ZonedSlab DeviceSpace::SlabMade(SlabId id,
     shares_.emplace(id, *made);
     return {segment.zone, slab, std::nullopt};
   }
-  refused_ = made.status();
   Uncount(segment.zone, slab.bytes);
-  usable_ = std::min(usable_, allocated_);
+  bounds_.Refuse(made.status());
   // The part behind the gap becomes a segment of its own.
   const Zone zone = segment.zone;
   Segment behind;
@@ -234,9 +233,10 @@ absl::Status DeviceSpace::Restore(const SlabSpec& slab, Zone zone,
   auto last = segments_.empty() ? segments_.end() : std::prev(segments_.end());
   const uint64_t end = segments_.empty() ? 0 : EndOf(last);
   if (slab.offset < end || slab.offset % granularity_ != 0 || slab.bytes == 0 ||
-      slab.bytes % granularity_ != 0 || slab.bytes > capacity_ - allocated_ ||
-      slab.offset > span || slab.bytes > span - slab.offset ||
-      slab.backing != zone.backing || shares_.contains(slab.id)) {
+      slab.bytes % granularity_ != 0 ||
+      slab.bytes > bounds_.most() - allocated() || slab.offset > span ||
+      slab.bytes > span - slab.offset || slab.backing != zone.backing ||
+      shares_.contains(slab.id)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "a slab of ", slab.bytes, " bytes cannot lie at ", slab.offset));
   }
@@ -263,7 +263,7 @@ absl::Status DeviceSpace::RestoreAt(uint64_t offset, uint64_t bytes, Zone zone,
   }
   uint64_t base = 0;
   const Segment* const found = SegmentAt(offset, &base);
-  if (found == nullptr || bytes == 0 || bytes > capacity_ ||
+  if (found == nullptr || bytes == 0 || bytes > bounds_.most() ||
       found->zone != zone || !found->map.IsFree(offset - base, bytes)) {
     return absl::InvalidArgumentError(
         absl::StrCat(bytes, " bytes cannot lie at ", offset));
@@ -314,7 +314,8 @@ absl::StatusOr<uint64_t> DeviceSpace::Allocate(const Want& want,
 absl::Status DeviceSpace::NoSpace(uint64_t bytes) const {
   return absl::ResourceExhaustedError(
       absl::StrCat("no free space of ", HumanBytes(bytes),
-                   refused_.ok() ? "" : ": ", std::string(refused_.message())));
+                   bounds_.refused().ok() ? "" : ": ",
+                   std::string(bounds_.refused().message())));
 }
 
 std::optional<Hole> DeviceSpace::CheapestHole(const Want& want,
@@ -341,7 +342,7 @@ std::optional<Hole> DeviceSpace::CheapestHole(const Want& want,
 Room DeviceSpace::RoomElsewhere(const Want& want, bool own, bool idle,
                                 KeepValueFn value, OpenedFn opened) const {
   Room room;
-  room.bytes = Budget();
+  room.bytes = bounds_.left();
   for (const bool mine : {false, true}) {
     if (mine && !own) continue;
     for (const auto& [base, segment] : segments_) {
@@ -415,7 +416,7 @@ void DeviceSpace::ReleaseSlabs(const Want& want, OpenedFn opened) {
 
 void DeviceSpace::GiveBack(const Want& want, Segment& segment,
                            OpenedFn opened) {
-  while (!IsEnough(want, {.bytes = Budget()}) && segment.coming.empty() &&
+  while (!IsEnough(want, {.bytes = bounds_.left()}) && segment.coming.empty() &&
          !segment.slabs.empty()) {
     const SlabSpec slab = segment.slabs.back();
     if (segment.map.trailing_free() < slab.bytes ||
@@ -431,9 +432,8 @@ void DeviceSpace::GiveBack(const Want& want, Segment& segment,
   }
 }
 
-void DeviceSpace::RetrySlabs() {
-  usable_ = capacity_;
-  refused_ = absl::OkStatus();
+void DeviceSpace::SetCapacity(uint64_t bytes) {
+  bounds_.SetCapacity(RoundDown(bytes, granularity_));
 }
 
 void DeviceSpace::Free(uint64_t offset) {
@@ -483,13 +483,13 @@ uint64_t DeviceSpace::used() const {
 }
 
 uint64_t DeviceSpace::largest_free() const {
-  uint64_t largest = Budget();
+  uint64_t largest = bounds_.left();
   for (auto it = segments_.begin(); it != segments_.end(); ++it) {
     const ExtentMap& map = it->second.map;
     largest = std::max(largest, map.largest_free());
     if (!Contiguous(it->second.zone.backing)) continue;
     largest = std::max(largest, it->second.trailing_free() +
-                                    std::min(Budget(), RoomBehind(it)));
+                                    std::min(bounds_.left(), RoomBehind(it)));
   }
   return largest;
 }
@@ -532,10 +532,10 @@ void DeviceSpace::Check() const {
     by_zone[slab.zone] += slab.spec.bytes;
   }
   HOIST_CHECK(made == shares_.size() && coming == coming_);
-  HOIST_CHECK(by_zone == by_zone_ && allocated_ <= capacity_);
+  HOIST_CHECK(by_zone == by_zone_ && allocated() <= bounds_.most());
   uint64_t allocated = 0;
   for (const auto& [zone, bytes] : by_zone) allocated += bytes;
-  HOIST_CHECK(allocated == allocated_);
+  HOIST_CHECK(allocated == bounds_.taken());
 }
 
 }  // namespace hoistd

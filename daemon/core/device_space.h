@@ -31,6 +31,7 @@
 #include "absl/status/statusor.h"
 #include "daemon/core/apart_slabs.h"
 #include "daemon/core/extent_map.h"
+#include "daemon/core/pool_bounds.h"
 #include "daemon/core/zone.h"
 #include "daemon/types/device.h"
 #include "daemon/types/ids.h"
@@ -174,7 +175,9 @@ class DeviceSpace {
   uint64_t free_writable() const { return apart_.free_writable(); }
 
   // Others may have freed device memory: requests slabs again.
-  void RetrySlabs();
+  void RetrySlabs() { bounds_.Retry(); }
+  // Slabs may take so many bytes from now on. Gives nothing back: see `over`.
+  void SetCapacity(uint64_t bytes);
 
   // The slabs that [offset, offset + bytes) lies in. They have been made.
   std::vector<SlabSpec> SlabsOf(uint64_t offset, uint64_t bytes) const;
@@ -183,10 +186,11 @@ class DeviceSpace {
   // All slabs that have been made.
   std::vector<ZonedSlab> AllSlabs() const;
 
-  uint64_t capacity() const { return capacity_; }
+  uint64_t capacity() const { return bounds_.capacity(); }
+  uint64_t over() const { return bounds_.over(); }
   uint64_t slab_bytes() const { return slab_bytes_; }
   // In slabs, including coming ones.
-  uint64_t allocated() const { return allocated_; }
+  uint64_t allocated() const { return bounds_.taken(); }
   uint64_t allocated(Zone zone) const;
   const std::map<Zone, uint64_t>& allocated_by_zone() const { return by_zone_; }
   uint64_t used() const;
@@ -248,8 +252,6 @@ class DeviceSpace {
   void AddRoomApart(const Want& want, bool mine, bool idle, KeepValueFn value,
                     OpenedFn opened, Room& room) const;
   void GiveBackApart(const Want& want, bool mine, OpenedFn opened);
-  // Bytes that no slab has yet.
-  uint64_t Budget() const;
   // The part of that for `want`.
   uint64_t BudgetFor(const Want& want) const;
   // Free addresses behind the segment.
@@ -269,16 +271,11 @@ class DeviceSpace {
 
   const DeviceIndex device_;
   const uint64_t granularity_;
-  const uint64_t capacity_;
   const uint64_t slab_bytes_;
-  uint64_t allocated_ = 0;
-  std::map<Zone, uint64_t> by_zone_;  // Of `allocated_`.
+  PoolBounds bounds_;
+  std::map<Zone, uint64_t> by_zone_;  // Of its taken bytes.
   uint64_t last_slab_ = 0;
   uint64_t coming_ = 0;
-  // The part of `capacity_` that the device seems to have memory for, and why
-  // it is less.
-  uint64_t usable_;
-  absl::Status refused_;
   Segments segments_;
   ApartSlabs apart_;
   std::map<SlabId, SlabShare> shares_;  // Of slabs that were made.

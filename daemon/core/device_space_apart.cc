@@ -73,11 +73,11 @@ std::optional<ZonedSlab> DeviceSpace::SlabZeroed(SlabId id,
 }
 
 void DeviceSpace::ReleaseWritable(const Want& want) {
-  const Room all = {.bytes = Budget() + apart_.free_writable()};
+  const Room all = {.bytes = bounds_.left() + apart_.free_writable()};
   if (!IsEnough(want, all)) return;
   const std::set<uint64_t> free = apart_.free();
   for (const uint64_t offset : free) {
-    if (IsEnough(want, {.bytes = Budget()})) return;
+    if (IsEnough(want, {.bytes = bounds_.left()})) return;
     const ApartSlabs::Slab slab = *apart_.At(offset);
     if (slab.zone.writable) Destroy(slab);
   }
@@ -92,9 +92,8 @@ ZonedSlab DeviceSpace::ApartMade(const ApartSlabs::Slab& slab,
     apart_.Made(zoned.slab.offset);
     return zoned;
   }
-  refused_ = made.status();
   Uncount(zoned.zone, zoned.slab.bytes);
-  usable_ = std::min(usable_, allocated_);
+  bounds_.Refuse(made.status());
   apart_.Remove(zoned.slab.offset);
   return zoned;
 }
@@ -102,8 +101,8 @@ ZonedSlab DeviceSpace::ApartMade(const ApartSlabs::Slab& slab,
 absl::Status DeviceSpace::RestoreApart(const SlabSpec& slab, Zone zone,
                                        const SlabShare& share) {
   if (slab.bytes == 0 || slab.bytes % granularity_ != 0 ||
-      slab.offset % granularity_ != 0 || slab.bytes > capacity_ - allocated_ ||
-      shares_.contains(slab.id)) {
+      slab.offset % granularity_ != 0 ||
+      slab.bytes > bounds_.most() - allocated() || shares_.contains(slab.id)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "a slab of ", slab.bytes, " bytes cannot lie at ", slab.offset));
   }
@@ -158,7 +157,7 @@ void DeviceSpace::AddRoomApart(const Want& want, bool mine, bool idle,
 void DeviceSpace::GiveBackApart(const Want& want, bool mine, OpenedFn opened) {
   const std::set<uint64_t> free = apart_.free();
   for (const uint64_t offset : free) {
-    if (IsEnough(want, {.bytes = Budget()})) return;
+    if (IsEnough(want, {.bytes = bounds_.left()})) return;
     const ApartSlabs::Slab slab = *apart_.At(offset);
     if ((slab.zone == want.zone) != mine ||
         opened(slab.spec.id) != Opened::kNobody ||

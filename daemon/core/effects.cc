@@ -34,6 +34,9 @@ void NoteEviction(Effects& effects, const CopyTable& copies, Counters& counters,
     case Leaving::Why::kByWorker:  // Only from the host.
       ++counters.host_evictions_by_workers;
       break;
+    case Leaving::Why::kHeadroom:  // Only from devices.
+      ++counters.device_evictions_for_headroom;
+      break;
   }
   Note(effects, copies, EventKind::kCopyDropped, ref,
        why == Leaving::Why::kByAdmin ? "by an admin" : "evicted");

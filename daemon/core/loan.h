@@ -12,8 +12,8 @@ namespace hoistd {
 
 struct Loan {
   // kPlan: another plan needs the memory. kIdle: idle.after. kGrowth: the plan
-  // is set anew, with more.
-  enum class Why { kPlan, kAdmin, kIdle, kGrowth };
+  // is set anew, with more. kHeadroom: other programs of the device need it.
+  enum class Why { kPlan, kAdmin, kIdle, kGrowth, kHeadroom };
 
   Why why = Why::kPlan;
   absl::Time since;  // The ask's time; once `lent`, the return's.

@@ -17,6 +17,8 @@ uint64_t& LentBytes(Counters& counters, Loan::Why why) {
       return counters.lent_bytes_when_idle;
     case Loan::Why::kGrowth:
       return counters.lent_bytes_to_grow;
+    case Loan::Why::kHeadroom:
+      return counters.lent_bytes_for_headroom;
   }
   return counters.lent_bytes_to_plans;
 }

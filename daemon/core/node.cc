@@ -147,8 +147,14 @@ absl::Status Node::EndArena(SessionId session, ArenaId arena, absl::Time now,
   return absl::OkStatus();
 }
 
-void Node::GrowHost(uint64_t ready_bytes, absl::Time now, Effects& effects) {
-  if (supply_.GrowHost(ready_bytes, now, effects)) Tick(now, effects);
+void Node::Resize(TierAt at, uint64_t bytes, absl::Time now, Effects& effects) {
+  if (at.tier == Tier::kHost) {
+    if (!supply_.GrowHost(bytes, now, effects)) return;
+  } else {
+    space_.device(at.device).SetCapacity(bytes);
+    space_.Changed();
+  }
+  Tick(now, effects);
 }
 
 void Node::Tick(absl::Time now, Effects& effects) {

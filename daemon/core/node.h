@@ -194,8 +194,8 @@ class Node : private Demand {
   // A slab was zeroed; an error: it was destroyed instead.
   void SlabZeroed(DeviceIndex device, SlabId slab, const absl::Status& zeroed,
                   absl::Time now, Effects& effects);
-  // More of the host pool can be used.
-  void GrowHost(uint64_t ready_bytes, absl::Time now, Effects& effects);
+  // So much of the host pool can be used, or a device's slabs may take so much.
+  void Resize(TierAt at, uint64_t bytes, absl::Time now, Effects& effects);
   // Refuses waiters past their deadline.
   void Tick(absl::Time now, Effects& effects);
   // The latest time for the next Tick.

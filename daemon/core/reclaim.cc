@@ -174,6 +174,22 @@ PlanTotals Reclaim::Ask(SessionId session, absl::Duration idle, absl::Time now,
   return totals;
 }
 
+void Reclaim::AskForHeadroom(DeviceIndex device, uint64_t bytes, absl::Time now,
+                             Effects& effects) {
+  std::erase_if(for_headroom_,
+                [&](PlanId id) { return tenure_.plans().Find(id) == nullptr; });
+  for (const auto& [id, plan] : tenure_.plans().standing()) {
+    if (!plan.given || !plan.grant.lends() || plan.grant.device != device) {
+      continue;
+    }
+    if (!plan.ended && for_headroom_.insert(id).second) {
+      AskOne(plan, absl::ZeroDuration(), {Loan::Why::kHeadroom, now}, effects);
+    }
+    bytes -= std::min(bytes, BytesOf(plan.grant));
+    if (bytes == 0) return;
+  }
+}
+
 uint64_t Reclaim::PlansBeside(const Waiting& waiting) const {
   const auto& standing = tenure_.plans().standing();
   return std::count_if(standing.begin(), standing.end(), [&](const auto& one) {

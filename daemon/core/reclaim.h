@@ -68,6 +68,10 @@ class Reclaim {
   // memory.
   PlanTotals Ask(SessionId session, absl::Duration idle, absl::Time now,
                  Effects& effects);
+  // Asks plans that give way, the oldest first, to end with their pass, until
+  // those that were asked have so many bytes.
+  void AskForHeadroom(DeviceIndex device, uint64_t bytes, absl::Time now,
+                      Effects& effects);
   // The session is over, with its requests.
   void Leave(SessionId session);
   bool empty() const { return waiting_.empty(); }
@@ -99,7 +103,8 @@ class Reclaim {
   std::map<RequestId, Waiting> waiting_;
   // Of plans that were asked to grow: the room then. Only more of it helps.
   std::map<std::pair<SessionId, ModelId>, uint64_t> grown_;
-  uint64_t looked_at_ = 0;  // The offers' epoch.
+  std::set<PlanId> for_headroom_;  // Asked; may have ended.
+  uint64_t looked_at_ = 0;         // The offers' epoch.
 };
 
 }  // namespace hoistd

@@ -101,7 +101,7 @@ absl::StatusOr<std::vector<SheetRead>> Space::PlaceSpans(
     });
   }
   if (!victims.has_value()) return absl::ResourceExhaustedError("");
-  if (!EvictAll(*victims, claim.copy.key.model, now)) {
+  if (!EvictAll(*victims, Leaving::ForRoom(claim.copy.key.model, now))) {
     return absl::UnavailableError("waiting for spills to disk");
   }
   for (const SheetRange& span : missing) {

@@ -125,6 +125,8 @@ class Space {
 
   // --- Evictions ----------------------------------------------------------
 
+  // Evicts the copies in these extents. False: some must be spilled first.
+  bool EvictAll(const std::vector<OwnerId>& victims, const Leaving& how);
   // Nothing may hold the copy.
   void Drop(const CopyRef& ref, Copy& copy, ResidencyEvent event,
             std::optional<Leaving> how = std::nullopt);
@@ -248,7 +250,6 @@ class Space {
   absl::StatusOr<uint64_t> PlaceOnHost(OwnerId owner, uint64_t bytes,
                                        const SpaceClaim& claim, absl::Time now);
   std::vector<CopyRef> CopiesOf(const Owners& owners) const;
-  bool EvictAll(const Owners& victims, ModelId room_for, absl::Time now);
   Victims HostVictims(const SpaceClaim& claim, absl::Time now,
                       ChooseVictimsFn choose) const;
   Victims HostHole(uint64_t bytes, const SpaceClaim& claim,

@@ -21,7 +21,7 @@ absl::StatusOr<uint64_t> Space::PlaceOnHost(OwnerId owner, uint64_t bytes,
   if (const auto offset = host_.Allocate(bytes, owner)) return *offset;
   const auto victims = HostHole(bytes, claim, now);
   if (!victims.has_value()) return absl::ResourceExhaustedError("");
-  if (!EvictAll(*victims, claim.copy.key.model, now)) {
+  if (!EvictAll(*victims, Leaving::ForRoom(claim.copy.key.model, now))) {
     return absl::UnavailableError("waiting for spills to disk");
   }
   const auto offset = host_.Allocate(bytes, owner);
@@ -142,11 +142,10 @@ std::vector<CopyRef> Space::CopiesOf(const Owners& owners) const {
   return copies;
 }
 
-// Evicts the victims. False: some must be spilled first.
-bool Space::EvictAll(const Owners& victims, ModelId room_for, absl::Time now) {
+bool Space::EvictAll(const Owners& victims, const Leaving& how) {
   const size_t spills = work_.spills.size();
   for (const CopyRef& ref : CopiesOf(victims)) {
-    if (copies_.At(ref).spilling() || (!Clean(ref) && MaySpill(now))) {
+    if (copies_.At(ref).spilling() || (!Clean(ref) && MaySpill(how.at))) {
       work_.spills.push_back(ref.key);
     }
   }
@@ -164,8 +163,7 @@ bool Space::EvictAll(const Owners& victims, ModelId room_for, absl::Time now) {
       Forget(ref.key.model);
       continue;
     }
-    Drop(ref, copy, ResidencyEvent::kDrop,
-         Leaving{Leaving::Why::kForRoom, now, room_for});
+    Drop(ref, copy, ResidencyEvent::kDrop, how);
     work_.dropped.push_back(ref);
   }
   return true;

@@ -44,12 +44,12 @@ absl::StatusOr<uint64_t> Space::PlaceOnDevice(const SpaceClaim& claim,
   if (!absl::IsResourceExhausted(offset.status())) return offset;
   if (const auto hole = space.CheapestHole(want, worth)) {
     // Device copies are always clean.
-    EvictAll(hole->victims, claim.copy.key.model, now);
+    EvictAll(hole->victims, Leaving::ForRoom(claim.copy.key.model, now));
     return space.Allocate(want, owner);
   }
   const Room room = RoomFor(index, want, /*own=*/true, /*idle=*/false, worth);
   if (room.enough) {
-    EvictAll(room.victims, claim.copy.key.model, now);
+    EvictAll(room.victims, Leaving::ForRoom(claim.copy.key.model, now));
     space.ReleaseSlabs(
         want, [&](SlabId slab) { return slabs_.OpenedBy(index, slab); });
     return space.Allocate(want, owner);
@@ -88,7 +88,7 @@ absl::Status Space::FreeDescriptors(Backing backing, const SpaceClaim& claim,
     space.ReleaseApart(backing, opened);
     for (const OwnerId owner : space.MovableApart(worth, opened)) {
       if (may().ok()) break;
-      EvictAll({owner}, claim.copy.key.model, now);
+      EvictAll({owner}, Leaving::ForRoom(claim.copy.key.model, now));
       space.ReleaseApart(backing, opened);
     }
     if (may().ok() || !claim.waited_for) continue;
@@ -154,7 +154,7 @@ absl::Status Space::RoomForPieces(DeviceIndex index, const Want& want,
   }
   const Room room = RoomFor(index, want, /*own=*/true, /*idle=*/false, worth);
   if (room.enough) {
-    EvictAll(room.victims, {}, now);  // Always clean there.
+    EvictAll(room.victims, Leaving::ForRoom({}, now));  // Always clean there.
     space.ReleaseSlabs(want, opened);
     return absl::OkStatus();
   }

@@ -38,7 +38,7 @@ void Supply::FollowSpace(Effects& effects) {
                        work.slabs.end());
   std::ranges::move(work.asks, std::back_inserter(effects.asks));
   for (const CopyRef& ref : work.dropped) {
-    NoteEviction(effects, copies_, counters_, ref, Leaving::Why::kForRoom);
+    NoteEviction(effects, copies_, counters_, ref, copies_.At(ref).left->why);
   }
   std::ranges::move(work.forgotten, std::back_inserter(work_.forgotten));
   for (const GroupKey key : work.spills) {

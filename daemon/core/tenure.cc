@@ -38,7 +38,8 @@ Tenure::Tenure(const NodeOptions& options,
       reclaim_(*this,
                PlanOffers(options, *this, devices, names, copies, models, quota,
                           space),
-               counters) {}
+               counters),
+      headroom_(space, reclaim_) {}
 
 absl::Status Tenure::DrainsNow() {
   return absl::UnavailableError(

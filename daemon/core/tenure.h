@@ -19,6 +19,7 @@
 #include "daemon/core/copy_table.h"
 #include "daemon/core/device_names.h"
 #include "daemon/core/effects.h"
+#include "daemon/core/headroom.h"
 #include "daemon/core/model_book.h"
 #include "daemon/core/need_book.h"
 #include "daemon/core/order_book.h"
@@ -109,7 +110,8 @@ class Tenure {
   // decided; see Reclaim.
   void Plan(RequestId request, PlanRequest asked, absl::Time now,
             Effects& effects);
-  // Decides about requests that need not wait for plans that give way.
+  // Decides about requests that need not wait for plans that give way, and
+  // keeps devices in their capacity.
   void DecidePlans(absl::Time now, Effects& effects);
   // Of a waiting request for a plan.
   absl::Time NextDeadline() const {
@@ -180,6 +182,7 @@ class Tenure {
   SessionBook sessions_;
   PlanBook plans_;
   Reclaim reclaim_;
+  Headroom headroom_;
   bool draining_ = false;
 };
 

@@ -29,6 +29,7 @@ void Tenure::DecidePlans(absl::Time now, Effects& effects) {
     Await(*std::move(decided), now, effects);
   }
   reclaim_.Grow(now, effects);
+  headroom_.Keep(now, effects);
 }
 
 void Tenure::Await(Reclaim::Decided decided, absl::Time now, Effects& effects) {

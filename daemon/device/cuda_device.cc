@@ -394,6 +394,22 @@ absl::Status CudaDevice::DestroySlab(SlabId id) {
   return status;
 }
 
+absl::StatusOr<uint64_t> CudaDevice::OthersBytes() {
+  const auto in_slabs = [this] {
+    const absl::MutexLock lock(&mu_);
+    return slabs_.total_bytes();
+  };
+  const ScopedContext current(driver_, context_);
+  HOIST_RETURN_IF_ERROR(Check(current.error(), "enter the context"));
+  size_t free = 0, total = 0;
+  const uint64_t before = in_slabs();
+  HOIST_RETURN_IF_ERROR(
+      Check(driver_.memory_info(&free, &total), "ask for free memory"));
+  // A slab made or freed meanwhile must not pass for another program's memory.
+  const uint64_t mine = free + std::max(before, in_slabs());
+  return total - std::min<uint64_t>(total, mine);
+}
+
 absl::StatusOr<SlabShare> CudaDevice::Share(SlabId id) const {
   const absl::MutexLock lock(&mu_);
   const auto it = memory_.find(id);

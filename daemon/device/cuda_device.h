@@ -77,6 +77,7 @@ class CudaDevice final : public Device {
   absl::Status UnregisterHost(std::span<std::byte> memory) override
       ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<std::unique_ptr<CopyStream>> CreateStream() override;
+  absl::StatusOr<uint64_t> OthersBytes() override ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   friend class CudaStream;

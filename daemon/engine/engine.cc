@@ -338,9 +338,9 @@ void Engine::SaveAll(Done<uint64_t> left) {
   });
 }
 
-void Engine::GrowHost(uint64_t ready_bytes) {
-  Post([this, ready_bytes](Effects& effects) {
-    node_.GrowHost(ready_bytes, Now(), effects);
+void Engine::Resize(TierAt at, uint64_t bytes) {
+  Post([this, at, bytes](Effects& effects) {
+    node_.Resize(at, bytes, Now(), effects);
   });
 }
 

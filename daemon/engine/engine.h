@@ -90,8 +90,8 @@ class Engine final : public EngineApi, private Loop {
   // I/O helpers have been stopped.
   ~Engine() override;
 
-  // More of the host pool is ready for use.
-  void GrowHost(uint64_t ready_bytes);
+  // As Node::Resize.
+  void Resize(TierAt at, uint64_t bytes);
   // A new keeper has come. OK also without a keeper.
   void StoreAgain(Done<void> done);
   // As Node::SaveAll.

@@ -35,6 +35,8 @@ pb::CopyExplanation::Left LeftToProto(Leaving::Why why) {
       return pb::CopyExplanation::LEFT_BY_ADMIN;
     case Leaving::Why::kByWorker:
       return pb::CopyExplanation::LEFT_BY_WORKER;
+    case Leaving::Why::kHeadroom:
+      return pb::CopyExplanation::LEFT_FOR_HEADROOM;
   }
   return pb::CopyExplanation::LEFT_EVICTED;
 }

@@ -44,6 +44,8 @@ pb::Loan::Cause CauseOf(Loan::Why why) {
       return pb::Loan::CAUSE_IDLE;
     case Loan::Why::kGrowth:
       return pb::Loan::CAUSE_GROWTH;
+    case Loan::Why::kHeadroom:
+      return pb::Loan::CAUSE_HEADROOM;
   }
   return pb::Loan::CAUSE_UNSPECIFIED;
 }

@@ -142,6 +142,10 @@ class Device {
   virtual absl::Status UnregisterHost(std::span<std::byte> memory) = 0;
 
   virtual absl::StatusOr<std::unique_ptr<CopyStream>> CreateStream() = 0;
+
+  // Bytes of the hardware's memory that are neither free nor in slabs: other
+  // programs', and contexts'. 0: no others use the device.
+  virtual absl::StatusOr<uint64_t> OthersBytes() { return 0; }
 };
 
 }  // namespace hoistd

@@ -349,8 +349,12 @@ void Life::Do(const Step& step) {
                    -absl::InfiniteDuration(), model->id);
       }
       return;
-    case kGrow:
-      return rig_.GrowHost(a % (options_.host_pages + 1));
+    case kGrow: {
+      if (b % 2 == 0) return rig_.GrowHost(a % (options_.host_pages + 1));
+      const uint32_t d = c % rig_.in_place();
+      return rig_.Resize(OnDevice(DeviceIndex(d)),
+                         a % (options_.device_pages[d] + 1));
+    }
     case kSetPlan:
     case kSetPlan2: {
       // Refused where the session may not read the model.
@@ -414,6 +418,9 @@ void Life::GiveEverythingBack() {
   rig_.hold_slabs = false;
   rig_.DoSlabWork();
   rig_.GrowHost(options_.host_pages);
+  for (uint32_t d = 0; d < options_.device_pages.size(); ++d) {
+    rig_.Resize(OnDevice(DeviceIndex(d)), options_.device_pages[d]);
+  }
   // Holds may take all of the host; who waits for it is answered at the latest
   // when they are over.
   while (!rig_.plans().empty()) {

@@ -460,9 +460,9 @@ void NodeRig::Drain(bool draining) {
   });
 }
 
-void NodeRig::GrowHost(uint64_t pages) {
+void NodeRig::Resize(TierAt at, uint64_t pages) {
   Do([&](Effects& e) {
-    node_->GrowHost(pages * kPage, now, e);
+    node_->Resize(at, pages * kPage, now, e);
     return 0;
   });
 }

@@ -41,11 +41,13 @@ backend = "emulated"
 share = "ipc"
 trust = "everyone"
 pool = "2GiB"
+headroom = "1GiB"
 slab = "64MiB"
 load_rate = "10GB/s"
 emulated.count = 2
 emulated.link = "55GB/s"
 emulated.latency = "10us"
+emulated.others = "3GiB"
 [host]
 pool = 4096
 in_place = 0
@@ -157,11 +159,13 @@ TEST(Config, ReadsEveryKey) {
   EXPECT_EQ(config.device.backend, DeviceConfig::Backend::kEmulated);
   EXPECT_EQ(config.device.share, DeviceConfig::Share::kIpc);
   EXPECT_EQ(config.device.pool_bytes, uint64_t{2} << 30);
+  EXPECT_EQ(config.device.headroom_bytes, uint64_t{1} << 30);
   EXPECT_EQ(config.device.slab_bytes, uint64_t{64} << 20);
   EXPECT_EQ(config.device.load_bytes_per_s, 10'000'000'000u);
   EXPECT_EQ(config.device.emulated.count, 2u);
   EXPECT_EQ(config.device.emulated.link_bytes_per_s, 55'000'000'000u);
   EXPECT_EQ(config.device.emulated.latency, absl::Microseconds(10));
+  EXPECT_EQ(config.device.emulated.others_bytes, uint64_t{3} << 30);
   EXPECT_EQ(config.host.pool_bytes, 4096u);
   EXPECT_EQ(config.host.in_place_bytes, 0u);
   EXPECT_EQ(config.host.touch_threads, 3u);
