@@ -40,8 +40,7 @@ import torch
 import transformers
 
 from common import MIB, hoistd, link_rate, table
-from hoist._plan import Plan
-from hoist.nn._run import hooks
+from hook_time import HookTime, frames
 from peers.llama import config_of
 
 LAUNCHES = 5  # That are measured, after each run.
@@ -66,46 +65,6 @@ def make(arguments: argparse.Namespace, device: torch.device) -> Any:
 
 def bytes_of(model: torch.nn.Module) -> int:
     return sum(value.nbytes for value in model.parameters())
-
-
-class HookTime:
-    """Seconds in hoist's hooks of groups, but for what calls into libhoist take;
-    those; and in the hooks of a pass."""
-
-    BOOKS = ((hooks.Begin, "__call__", "seconds"),
-             (hooks.End, "__call__", "seconds"),
-             (hooks.BeginPass, "__call__", "root"),
-             (hooks.EndPass, "__call__", "root"),
-             (Plan, "stage", "stage"), (Plan, "done", "done"))
-
-    def __enter__(self) -> "HookTime":
-        self.seconds = 0.0
-        self.stage = self.done = self.root = 0.0
-        self._before = [(kind, name, getattr(kind, name), book)
-                        for kind, name, book in self.BOOKS]
-        self._within = ""  # The book of the hook that runs.
-        for kind, name, call, book in self._before:
-            setattr(kind, name, self._timed(book, call))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for kind, name, call, _ in self._before:
-            setattr(kind, name, call)
-
-    def _timed(self, book: str, call: Any) -> Any:
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            around, self._within = self._within, book
-            begin = time.perf_counter()
-            try:
-                return call(*args, **kwargs)
-            finally:
-                took = time.perf_counter() - begin
-                self._within = around
-                setattr(self, book, getattr(self, book) + took)
-                if around:
-                    setattr(self, around, getattr(self, around) - took)
-
-        return timed
 
 
 Call = Callable[..., Any]
@@ -236,16 +195,17 @@ class Decoder:
         cache = transformers.DynamicCache()
         ids = torch.ones(1, 1, dtype=torch.long, device=self.device)
         found = []
+        hooks = HookTime()
         for _ in range(steps):
             before = self._stages()
-            with HookTime() as hooks:
+            with hooks:
                 self.step(ids, cache)
             self.sync()
             stages = self._stages() - before
             if stages:
-                found.append([*(seconds / stages * 1e6 for seconds in (
-                    hooks.seconds, hooks.stage, hooks.done)),
-                    hooks.root * 1e6])
+                found.append([*(hooks.seconds(book) / stages * 1e6
+                                for book in ("group", "stage", "done")),
+                              hooks.seconds("pass") * 1e6])
         if found:
             (self.hooks_us, self.stage_us, self.done_us,
              self.root_us) = map(statistics.median, zip(*found))
@@ -253,17 +213,7 @@ class Decoder:
     def count_frames(self) -> None:
         cache = transformers.DynamicCache()
         prompt = torch.arange(1, 17, device=self.device)[None]
-        here = os.path.dirname(hoist.__file__)
-
-        def look(frame: Any, event: str, _: Any) -> None:
-            self.frames += (event == "call"
-                            and frame.f_code.co_filename.startswith(here))
-
-        sys.setprofile(look)
-        try:
-            self.step(prompt, cache)
-        finally:
-            sys.setprofile(None)
+        self.frames = frames(lambda: self.step(prompt, cache))
 
 
 def under_accelerate(model: Any, half: int) -> Any:
