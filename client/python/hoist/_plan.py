@@ -170,9 +170,12 @@ class Plan:
         self._handle = handle
         self._free: Any = lib.load().hoist_plan_free
         self._reading = threading.Lock()  # Of facts: others may close it.
-        # Called for each group in each pass.
-        self._stage: Any = lib.load().hoist_plan_stage
-        self._done: Any = lib.load().hoist_plan_done
+        # Called for each group in each pass, with arguments of C's types: each
+        # conversion by ctypes takes as long as the call.
+        self._stage: Any = lib.load()["hoist_plan_stage"]
+        self._done: Any = lib.load()["hoist_plan_done"]
+        self._numbers = [c.c_uint32(at) for at in range(
+            lib.ask("model_group_count", model._handle))]
         self.model = model
         self._model_id = model.id
         # Of each call: made once, as only one runs at a time.
@@ -207,12 +210,12 @@ class Plan:
         address. On an emulated device it waits for the bytes."""
         if group.model.id != self._model_id:
             self._refuse(group)
-        if stream is not None and type(stream) is not int:
-            stream = _handle(stream)
         data = self._data
         data.value = None
         try:
-            code = self._stage(self._handle, group.index, stream,
+            code = self._stage(self._handle, self._numbers[group.index],
+                               None if stream is None else
+                               c.c_void_p(_handle(stream)),
                                self._to_data, self._to_error)
         except BaseException:  # Ctrl-C, raised after the wait.
             if data:
@@ -227,9 +230,9 @@ class Plan:
         """Marks the stream's work so far as the group's last use."""
         if group.model.id != self._model_id:
             self._refuse(group)
-        if stream is not None and type(stream) is not int:
-            stream = _handle(stream)
-        code = self._done(self._handle, group.index, stream, self._to_error)
+        code = self._done(self._handle, self._numbers[group.index],
+                          None if stream is None else
+                          c.c_void_p(_handle(stream)), self._to_error)
         if code:
             fail(code, self._error)
 

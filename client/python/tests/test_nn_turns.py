@@ -104,12 +104,12 @@ def test_what_a_backward_computes_again_takes_and_gives(played, turns):
     engine.do(turns.begin_backward)
     engine.do(turns.take)
     seen: list[bool] = []
-    engine.do(lambda: seen.append(turns.is_mine))
+    engine.do(lambda: seen.append(turns.is_mine()))
     engine.do(turns.give)
     assert seen == [True] and turns.held == 0
     turns.end_backward()
     turns.take()
-    assert turns.is_mine
+    assert turns.is_mine()
     turns.give()
 
 
@@ -167,7 +167,7 @@ def test_the_engine_goes_on_within_the_pass_that_waits_for_it(played, turns):
     engine.do(turns.begin_backward)
     engine.do(turns.take)
     seen: list[bool] = []
-    engine.do(lambda: seen.append(turns.is_mine))
+    engine.do(lambda: seen.append(turns.is_mine()))
     engine.do(turns.give)
     assert seen == [True]
     engine.do(turns.end_backward)

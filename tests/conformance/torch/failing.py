@@ -119,6 +119,8 @@ class Calls:
 
         return call
 
+    __getitem__ = __getattr__
+
 
 def fail() -> None:
     raise hoist.ResourceExhausted("no space")

@@ -100,14 +100,15 @@ class Begin(Hook):
     def _begin(self, args: Any, kwargs: Any) -> Any:
         if self.removed:
             return None
+        passes = self.passes
         for group in self.groups:
-            self.passes.enter(group, self.call)
-        if not self.passes.moves_inputs:
+            passes.enter(group, self.call)
+        if not passes.moves_inputs:
             return None
         device = self.groups[0].part.torch_device
         self.came_from.append(device_of((args, kwargs)) or
-                              self.passes.parts[0].torch_device)
-        return self.passes.move_inputs(args, kwargs, device)
+                              passes.parts[0].torch_device)
+        return passes.move_inputs(args, kwargs, device)
 
 
 @dataclasses.dataclass
@@ -136,7 +137,10 @@ class End(Hook):
         back = begin.came_from.pop() if begin.came_from else None
         try:
             for group in begin.groups:
-                found = own_output(found, group.is_lent)
+                if not isinstance(found, torch.Tensor):
+                    found = own_output(found, group.is_lent)
+                elif group.is_lent(found):
+                    found = found.clone()
                 if torch.is_grad_enabled():
                     refuse_past_hooks(group, output)
         finally:

@@ -82,7 +82,7 @@ class Passes:
         self._pushed = Pushed()
         for part in parts:
             claim_on(part, self.backwards)
-        self.graph = OneGraph(parts, groups, lambda: self._turns.is_mine,
+        self.graph = OneGraph(parts, groups, self._turns.is_mine,
                               self._end_open)
 
     # The root's calls.
@@ -92,7 +92,7 @@ class Passes:
 
         compiled: the call after this is compiled, by the root's caller.
         """
-        if self._is_watched and not self._turns.is_mine:
+        if self._is_watched and not self._turns.is_mine():
             return None
         self._take()
         if not self.needs_root:
@@ -159,7 +159,7 @@ class Passes:
     def end(self, output: Any) -> Any:
         """Returns the replaced output; None: unchanged."""
         this = self._pass
-        if this is None or not self._turns.is_mine:
+        if this is None or not self._turns.is_mine():
             self.lending.note_use(output)  # Or a hook failed before a pass.
             return None
         if this.depth > 1:
@@ -507,9 +507,10 @@ class Passes:
 
     def leave(self, group: Group, call: Call) -> None:
         """A module that needed the group has run."""
-        self._pushed.end(group)
+        if self._pushed.pairs:
+            self._pushed.end(group)
         state = group.state
-        if not state.running or not self._turns.is_mine:
+        if not state.running or not self._turns.is_mine():
             return  # It was never entered, or the pass was abandoned.
         state.running -= 1
         this = self._pass

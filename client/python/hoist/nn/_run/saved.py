@@ -165,7 +165,7 @@ class Pushed(threading.local):
     their saved tensors."""
 
     def __init__(self) -> None:
-        self._pairs: list[tuple[object, Pair, Casts | None]] = []
+        self.pairs: list[tuple[object, Pair, Casts | None]] = []
 
     def begin(self, call: object, device: torch.device,
               is_compiled: bool = False) -> None:
@@ -179,20 +179,20 @@ class Pushed(threading.local):
         if not is_compiled and is_on(device):
             casts = Casts(_claim)
             casts.begin()
-        self._pairs.append((call, pair, casts))
+        self.pairs.append((call, pair, casts))
 
     def end(self, call: object) -> None:
         """Ends the latest one."""
-        if self._pairs and self._pairs[-1][0] is call:
+        if self.pairs and self.pairs[-1][0] is call:
             self._end_latest()
 
     def clear(self) -> None:
         """Running calls will not end."""
-        while self._pairs:
+        while self.pairs:
             self._end_latest()
 
     def _end_latest(self) -> None:
-        _, pair, casts = self._pairs.pop()
+        _, pair, casts = self.pairs.pop()
         pair.remove()
         if casts is not None:
             casts.end()

@@ -103,7 +103,6 @@ class Turns:
         else:
             self._leave()
 
-    @property
     def is_mine(self) -> bool:
         """Whether this thread began the running modules, or its backward may
         have."""

@@ -234,7 +234,7 @@ class Binding:
     def end_forward(self, shown: Shown) -> None:
         """A forward with these weights has ended; later work on the stream
         follows it."""
-        if shown.lent.is_held:
+        if shown.lent.is_held():
             self._keep_held(shown)
         if torch.is_grad_enabled():
             self.spoil_graphs()

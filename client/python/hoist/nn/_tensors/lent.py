@@ -117,11 +117,11 @@ class Lent:
             weight.lend()
         self._seen = self._counts()
 
-    @property
     def is_held(self) -> bool:
+        """A weight is referred to or viewed elsewhere."""
         # As _counts, inlined: each stage comes here.
-        counts = (list(map(sys.getrefcount, self._values)),
-                  list(map(uses, self._storages)))
+        counts = ([*map(sys.getrefcount, self._values)],
+                  [*map(uses, self._storages)])
         if counts == self._seen:
             return False
         if any([weight.is_held for weight in self._weights]):
@@ -146,8 +146,8 @@ class Lent:
 
     def _counts(self) -> tuple[list[int], list[int]]:
         # Without a Python call for each.
-        return (list(map(sys.getrefcount, self._values)),
-                list(map(uses, self._storages)))
+        return ([*map(sys.getrefcount, self._values)],
+                [*map(uses, self._storages)])
 
 
 class Read:
