@@ -5,7 +5,8 @@
 #   scripts/nightly.sh [PART...]     all parts, if none is named
 #   scripts/nightly.sh --list
 #
-#   ci        dev, asan, tsan, with the labels stress, bench and nightly
+#   ci        dev, asan, tsan, with the labels stress, bench and nightly;
+#             Python's tests also without the extension
 #   plain     a build without unity: each file includes what it uses
 #   asan-gcc  gcc's AddressSanitizer and UBSan, with Python over its libhoist
 #   package   the unit, conformance and simulation tests of what ships: preset
@@ -23,6 +24,7 @@ slow=soak without_programs=''
 part_ci() {
   leg dev
   run_pytest dev
+  HOIST_PURE_PYTHON=1 run_pytest dev pytest-pure
   sanitized asan "$programs"
   sanitized tsan "$programs"
 }

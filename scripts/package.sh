@@ -96,6 +96,8 @@ take_libhoist() {
   find "$out/python" -name __pycache__ -prune -exec rm -rf {} +
   # By its soname, which is what the package looks for.
   cp -L "$out"/lib/libhoist.so.? "$out/python/hoist/"
+  local fast=$tree/client/_fast.abi3.so
+  if [[ -e $fast ]]; then strip -o "$out/python/hoist/${fast##*/}" "$fast"; fi
   cp client/python/{README.md,pyproject.toml,build_wheel.py} "$out/python/"
 }
 

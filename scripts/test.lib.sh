@@ -4,7 +4,7 @@
 #   leg PRESET [LABELS]   builds a preset, and runs its tests of these labels
 #   sanitized PRESET [LABELS]
 #                         the same, with a sample of the long simulations
-#   run_pytest PRESET     the Python tests over that build
+#   run_pytest PRESET [RESULT]   the Python tests over that build
 #   limits PRESET         the CPU time that its files and programs took
 #   fuzz SECONDS [SEED]   each fuzz target
 #   step NAME COMMAND...  anything else, booked as one test
@@ -72,9 +72,9 @@ run_ctest() {  # PRESET NAME [ARGUMENT...]: ctest's, to choose tests.
   fi
 }
 
-run_pytest() {  # PRESET
-  local several=() marks=()
-  say "pytest"
+run_pytest() {  # PRESET [RESULT]
+  local several=() marks=() result=$results/${2:-pytest}.xml
+  say "${2:-pytest}"
   if "$venv/bin/python" -c 'import xdist' 2>/dev/null; then
     several=(-n "$((jobs < 8 ? jobs : 8))")
   fi
@@ -84,9 +84,9 @@ run_pytest() {  # PRESET
     PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1 \
     "$venv/bin/python" -m pytest -q -p no:cacheprovider --durations 5 \
     ${several:+"${several[@]}"} ${marks:+"${marks[@]}"} \
-    --junit-xml "$results/pytest.xml" \
+    --junit-xml "$result" \
     client/python/tests tests/conformance/torch </dev/null
-  [[ -f $results/pytest.xml ]] || step "pytest wrote no result" false
+  [[ -f $result ]] || step "pytest wrote no result" false
 }
 
 # Of all that a build has run, once.

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Makes the wheel: the package with libhoist in it, for any Python 3.10+.
+"""Makes the wheel: the package with libhoist in it, for any Python 3.10+. If the
+extension hoist._fast is beside libhoist, it comes along.
 
 build_wheel.py LIBHOIST OUT_FOLDER
 
@@ -25,6 +26,7 @@ import zipfile
 HERE = pathlib.Path(__file__).resolve().parent
 PROJECT = (HERE / "pyproject.toml").read_text()
 LIBRARY_NAME = "libhoist.so.0"
+FAST_NAME = "_fast.abi3.so"
 EPOCH = (1980, 1, 1, 0, 0, 0)  # The same input gives the same wheel.
 
 
@@ -47,9 +49,9 @@ def version_of(library: str) -> str:
     return ask().decode()
 
 
-def tag(library: bytes) -> str:
-    """What the library asks of glibc, as pip names it."""
-    minor = max(map(int, re.findall(rb"\0GLIBC_2\.(\d+)(?=[.\0])", library)))
+def tag(carried: bytes) -> str:
+    """What the libraries ask of glibc, as pip names it."""
+    minor = max(map(int, re.findall(rb"\0GLIBC_2\.(\d+)(?=[.\0])", carried)))
     return f"py3-none-manylinux_2_{max(minor, 17)}_{platform.machine()}"
 
 
@@ -89,15 +91,19 @@ def entry_points() -> str:
 
 def build(library: str, folder: str) -> str:
     """Returns the wheel's file name."""
-    carried = stripped(library)
-    tags = tag(carried)
+    carried = {LIBRARY_NAME: stripped(library)}
+    fast = os.path.join(os.path.dirname(library), FAST_NAME)
+    if os.path.exists(fast):
+        carried[FAST_NAME] = stripped(fast)
+    tags = tag(b"".join(carried.values()))
     version = version_of(library)
     stem = f"{NAME.replace('-', '_')}-{version}"
     info = f"{stem}.dist-info"
     files = {str(path.relative_to(HERE)): path.read_bytes()
              for path in sorted((HERE / "hoist").rglob("*"))
              if path.suffix == ".py" or path.name == "py.typed"}
-    files[f"hoist/{LIBRARY_NAME}"] = carried
+    for name, data in carried.items():
+        files[f"hoist/{name}"] = data
     files[f"{info}/METADATA"] = metadata(version).encode()
     files[f"{info}/entry_points.txt"] = entry_points().encode()
     files[f"{info}/WHEEL"] = (

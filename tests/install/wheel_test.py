@@ -18,6 +18,7 @@ from real_daemon import MIB, RealDaemon  # noqa: E402
 
 LIBHOIST, HOISTD = sys.argv[1:3]
 del sys.argv[1:3]
+FAST = pathlib.Path(LIBHOIST).parent / "_fast.abi3.so"
 PYTHON = ROOT / "client/python"
 
 WITHOUT_TORCH = """
@@ -37,12 +38,14 @@ import sys
 sys.modules["numpy"] = None  # Which torch does without.
 import hoist
 import torch
+from hoist import _hot
 from hoist.compat import remove_hook_from_submodules
 model = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(8)))
 x = torch.randn(4, 256)
 with torch.no_grad():
     expected = model(x)
     hoist.attach(model, budget=0.5)
+    assert (_hot.fast() is not None) == with_fast
     assert all(torch.equal(model(x), expected) for _ in range(3))
     assert hoist.stats(model).streamed_bytes > 0
     remove_hook_from_submodules(model)
@@ -75,8 +78,9 @@ class Wheel(unittest.TestCase):
         self.assertLessEqual({"hoist/nn/_api/attach.py", "hoist/checkpoint/__init__.py",
                               "hoist/compat/__init__.py"},
                              source)
-        self.assertEqual(held, source | {"hoist/py.typed",
-                                         "hoist/libhoist.so.0"})
+        fast = {"hoist/_fast.abi3.so"} if FAST.exists() else set()
+        self.assertEqual(held, source | fast | {"hoist/py.typed",
+                                                "hoist/libhoist.so.0"})
 
     def test_the_same_input_gives_the_same_wheel(self):
         again = build(self.path / "again")
@@ -100,7 +104,8 @@ class Wheel(unittest.TestCase):
         site = pathlib.Path(torch.origin).parents[1]
         found = next((python.parents[1] / "lib").glob("python3*"))
         (found / "site-packages" / "torch.pth").write_text(f"{site}\n")
-        self.assertEqual(self.run_in(python, ATTACH, daemon), "equal\n")
+        self.assertEqual(self.run_in(
+            python, f"with_fast = {FAST.exists()}{ATTACH}", daemon), "equal\n")
 
     def environment(self):
         """With the wheel in it, and nothing else; its Python."""

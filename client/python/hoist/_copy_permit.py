@@ -11,7 +11,8 @@ from . import _c
 from . import _library as lib
 from ._errors import FailedPrecondition
 from ._library import call, sized
-from ._plan import Stream, _handle, check_terms
+from ._hot import Stream, handle_of
+from ._plan import check_terms
 from ._session import Session
 
 # The maximum of one begin; see hoist/c/copy_permit.h.
@@ -94,13 +95,13 @@ class CopyPermit:
             valid and unchanged until the stream has passed the copy.
         """
         call("copy_permit_to_device", self._open(), to, source, nbytes,
-             _handle(stream))
+             handle_of(stream))
 
     def to_host(self, to: int, source: int, nbytes: int,
                 stream: Stream = None) -> None:
         """The reverse copy. Waits for no grant."""
         call("copy_permit_to_host", self._open(), to, source, nbytes,
-             _handle(stream))
+             handle_of(stream))
 
     @contextlib.contextmanager
     def turn(self, nbytes: int, stream: Stream = None) -> Iterator[None]:
@@ -108,7 +109,7 @@ class CopyPermit:
 
         InvalidArgument: more than PIECE_BYTES.
         """
-        handle = _handle(stream)
+        handle = handle_of(stream)
         call("copy_permit_begin", self._open(), nbytes, handle)
         try:
             yield

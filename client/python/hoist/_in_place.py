@@ -12,7 +12,7 @@ from . import _library as lib
 from ._errors import InvalidArgument
 from ._library import DEVICE_KINDS, ask, call, make, milliseconds, sized
 from ._model import Group, Model, TensorInfo
-from ._plan import Stream, _handle
+from ._hot import Stream, handle_of
 from ._tensor import Tensor
 
 
@@ -103,7 +103,7 @@ class InPlace(Mapping[str, Tensor]):
         a pass.
         """
         error = c.c_void_p()
-        code = self._begin(self._handle, _handle(stream), c.byref(error))
+        code = self._begin(self._handle, handle_of(stream), c.byref(error))
         if code:
             lib.fail(code, error)
 

@@ -8,28 +8,17 @@ import dataclasses
 import operator
 import threading
 from typing import (Any, Callable, Iterable, Iterator, Mapping, NoReturn,
-                    Protocol, TypedDict, Union)
+                    TypedDict)
 
 from . import _c
 from . import _library as lib
 from ._errors import (FailedPrecondition, HoistError, InvalidArgument,
                       NotFound)
-from ._library import DEVICE_KINDS, call, fail, milliseconds, sized
+from ._hot import Stream, calls_of
+from ._library import DEVICE_KINDS, call, milliseconds, sized
 from ._model import Group, Model, TensorInfo
 from ._tensor import Tensor
 
-
-class HasCudaStream(Protocol):
-    """A stream object, such as torch.cuda.Stream."""
-
-    @property
-    def cuda_stream(self) -> int:
-        """The CUDA stream's handle."""
-
-
-# A stream's handle, or an object that has one; None: the default stream.
-# Emulated devices ignore it.
-Stream = Union[int, HasCudaStream, None]
 
 _KINDS = {_c.PLANNED_RESIDENT: "resident", _c.PLANNED_STREAMED: "streamed",
           _c.PLANNED_NOT: "unplanned"}
@@ -110,12 +99,6 @@ class PlanStats:
     wake_ups: int
 
 
-def _handle(stream: Stream) -> int | None:
-    if stream is None or isinstance(stream, int):
-        return stream
-    return int(stream.cuda_stream)
-
-
 class PlannedTensors(Mapping[str, Tensor]):
     """A group's tensors under a plan: a mapping by name.
 
@@ -168,19 +151,14 @@ class Plan:
     def __init__(self, session: Any, model: Model, handle: c.c_void_p) -> None:
         self.session = session  # Keeps it alive.
         self._handle = handle
-        self._free: Any = lib.load().hoist_plan_free
         self._reading = threading.Lock()  # Of facts: others may close it.
-        # Called for each group in each pass, with arguments of C's types: each
-        # conversion by ctypes takes as long as the call.
-        self._stage: Any = lib.load()["hoist_plan_stage"]
-        self._done: Any = lib.load()["hoist_plan_done"]
-        self._numbers = [c.c_uint32(at) for at in range(
-            lib.ask("model_group_count", model._handle))]
+        # Called for each group in each pass.
+        self._calls = calls_of(handle.value, lib.ask("model_group_count",
+                                                     model._handle))
+        self._stage, self._done = self._calls.stage, self._calls.done
+        self._free: Any = lib.load().hoist_plan_free
         self.model = model
         self._model_id = model.id
-        # Of each call: made once, as only one runs at a time.
-        self._data, self._error = c.c_void_p(), c.c_void_p()
-        self._to_data, self._to_error = c.byref(self._data), c.byref(self._error)
         facts = next(device for device in session.devices
                      if device.index == self.info.device)
         self.device_kind: int = DEVICE_KINDS[facts.kind]
@@ -203,6 +181,7 @@ class Plan:
         if free is not None:
             with self._reading:
                 handle, self._handle = self._handle, c.c_void_p()
+                self._calls.close()
             free(handle)
 
     def stage(self, group: Group, *, stream: Stream = None) -> int:
@@ -210,31 +189,21 @@ class Plan:
         address. On an emulated device it waits for the bytes."""
         if group.model.id != self._model_id:
             self._refuse(group)
-        data = self._data
-        data.value = None
+        calls = self._calls
+        calls.address = 0
         try:
-            code = self._stage(self._handle, self._numbers[group.index],
-                               None if stream is None else
-                               c.c_void_p(_handle(stream)),
-                               self._to_data, self._to_error)
+            return self._stage(group.index, stream)
         except BaseException:  # Ctrl-C, raised after the wait.
-            if data:
+            if calls.address:
                 with contextlib.suppress(HoistError):
                     self.done(group, stream=stream)
             raise
-        if code:
-            fail(code, self._error)
-        return data.value or 0
 
     def done(self, group: Group, *, stream: Stream = None) -> None:
         """Marks the stream's work so far as the group's last use."""
         if group.model.id != self._model_id:
             self._refuse(group)
-        code = self._done(self._handle, self._numbers[group.index],
-                          None if stream is None else
-                          c.c_void_p(_handle(stream)), self._to_error)
-        if code:
-            fail(code, self._error)
+        self._done(group.index, stream)
 
     @contextlib.contextmanager
     def use(self, group: Group, *,

@@ -76,6 +76,24 @@ def test_a_plan_has_its_place_back(hoistd, device, caplog, way):
         hoist.detach(model)
 
 
+def test_before_libhoist_is_called_it_ends_no_other_stage(hoistd):
+    def interrupt(*_: Any) -> int:
+        raise KeyboardInterrupt
+
+    with hoist.connect() as session:
+        model = session.publish("m", "a", {"w": memoryview(bytes(4096))})
+        group = model.groups[0]
+        with session.set_plan(model, order=[group]) as plan:
+            plan.stage(group)
+            stage, plan._stage = plan._stage, interrupt
+            with pytest.raises(KeyboardInterrupt):
+                plan.stage(group)
+            plan._stage = stage
+            plan.done(group)
+            with pytest.raises(hoist.FailedPrecondition, match="not staged"):
+                plan.done(group)
+
+
 class Tied(nn.Module):
     """What is pinned, what is planned, and what is read in place."""
 

@@ -22,6 +22,7 @@ from torch import nn
 from ... import _session
 from ..._errors import (DataLoss, DeadlineExceeded, FailedPrecondition,
                         HoistError, InvalidArgument, NotFound, Unavailable)
+from ..._hot import Swap
 from ..._library import patience
 from ..._model import Model
 from .._plan.budget import Budget
@@ -39,7 +40,6 @@ from .._store.link import Link, Place
 from .._store.sources import Source
 from .._store.uses import Uses
 from .._tensors.idle import Shelf
-from .._tensors.rebuilt import Swap
 from .._tree import registry
 from .._tree.pieces import InPlaceWeight
 from .options import Wanted

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Sequence
 
-from .._tensors.rebuilt import Swap
+from ..._hot import Swap
 from .._tree.inventory import Stored, Weight
 from .._tree.layout import GroupSpec
 from .._tree.pieces import InPlaceWeight

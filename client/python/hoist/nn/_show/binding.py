@@ -14,10 +14,11 @@ from typing import Any, Callable, Iterable, Mapping, Sequence
 
 import torch
 
-from ... import _model
+from ... import _hot, _model
 from ..._host_image import HostImage
+from ..._hot import Swap
 from .._tensors.idle import IdleGroup, IdleTensor, Shelf
-from .._tensors.rebuilt import Swap, is_possible, take_weights
+from .._tensors.rebuilt import is_possible, take_weights
 from .._tensors.resident import KeptLease, ResidentParameter, guarded
 from .._tensors.views import Views
 from .._tree.inventory import Stored, Weight, as_stored, copy_of
@@ -51,6 +52,7 @@ class Binding:
         weight shows while it is idle."""
         self.spec = spec
         self.part = part
+        self._put_all = _hot.put()
         self._shown: dict[int, Shown] = {}
         self._private: dict[int, Weight] = {}  # By id().
         self._trial: list[tuple[Weight, torch.Tensor, int]] = []
@@ -139,15 +141,15 @@ class Binding:
             for at in self.in_code:
                 holder, key, holder[key] = self._on[at]
             self.in_code = ()
-        found = swaps
+        if self._put_all(self._on, swaps):
+            self._on = swaps
+            return
+        found = list(swaps)
         for at, (holder, key, value) in enumerate(swaps):
             before = self._on[at]
-            # The common case, without a call for each weight.
-            if (holder.get(key, _GONE) is before[2]
-                    or self._is_there(before)):
+            if self._is_there(before):
                 holder[key] = value
             else:
-                found = list(swaps) if found is swaps else found
                 found[at] = before
         self._on = found
 

@@ -11,8 +11,8 @@ from torch.utils._python_dispatch import (_disable_current_modes,
                                           is_traceable_wrapper_subclass)
 
 from ..._errors import FailedPrecondition
+from ..._hot import Swap
 from .._tensors.lent import Lent
-from .._tensors.rebuilt import Swap
 from .._tree.inventory import Stored, Weight
 from .._tree.layout import GroupSpec
 

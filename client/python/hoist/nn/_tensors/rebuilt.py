@@ -21,8 +21,8 @@ from typing import Any, Callable, Iterator
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-# Where each goes: `holder[key] = value`.
-Swap = tuple[dict[str, Any], str, Any]
+from ..._hot import Swap
+
 # A wrapper's parts, without the bytes; and the function that rebuilds it.
 _Recipe = tuple[Any, ...]
 _Build = Callable[..., Any]

@@ -1,0 +1,227 @@
+// hoist._fast: what hoist does for each group of each pass, without ctypes.
+//
+// The package works without it (hoist/_hot.py), so that one file serves every
+// CPython from 3.10 on: the stable ABI alone. It links no libhoist, and is
+// given the addresses of its functions.
+#define Py_LIMITED_API 0x030a0000
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <structmember.h>
+
+namespace {
+
+constexpr long kInterface = 1;  // hoist/_hot.py asks for this one.
+
+using StageFunction = int (*)(void* plan, uint32_t group, void* stream,
+                              const void** data, void** error);
+using DoneFunction = int (*)(void* plan, uint32_t group, void* stream,
+                             void** error);
+
+// A plan's calls: Calls(plan, stage, done, fail). The first three are
+// addresses; fail(code, address of a hoist_error) raises.
+//
+// Threads: one at a time. libhoist runs without the GIL, as it may wait.
+struct Calls {
+  PyObject_HEAD void* plan;
+  StageFunction stage;
+  DoneFunction done;
+  PyObject* fail;
+  const void* address;  // See hoist/_hot.py.
+};
+
+Calls* Of(PyObject* self) { return reinterpret_cast<Calls*>(self); }
+
+// An address as Python has it: an int, or None.
+bool ReadAddress(PyObject* given, void** address) {
+  *address = given == Py_None ? nullptr : PyLong_AsVoidPtr(given);
+  return *address != nullptr || PyErr_Occurred() == nullptr;
+}
+
+// A stream: None, its handle, or an object with a `cuda_stream`.
+bool ReadStream(PyObject* given, void** stream) {
+  if (given == Py_None || PyLong_Check(given)) {
+    return ReadAddress(given, stream);
+  }
+  PyObject* handle = PyObject_GetAttrString(given, "cuda_stream");
+  if (handle == nullptr) return false;
+  const bool read = ReadAddress(handle, stream);
+  Py_DECREF(handle);
+  return read;
+}
+
+struct Arguments {
+  uint32_t group = 0;
+  void* stream = nullptr;
+};
+
+// (group, stream)
+bool Read(PyObject* const* given, Py_ssize_t count, Arguments* arguments) {
+  if (count != 2) {
+    PyErr_SetString(PyExc_TypeError, "expected a group's number and a stream");
+    return false;
+  }
+  const unsigned long group = PyLong_AsUnsignedLong(given[0]);
+  if (PyErr_Occurred() != nullptr) return false;
+  if (group > UINT32_MAX) {
+    PyErr_SetString(PyExc_OverflowError, "a group's number has 32 bits");
+    return false;
+  }
+  arguments->group = static_cast<uint32_t>(group);
+  return ReadStream(given[1], &arguments->stream);
+}
+
+PyObject* Fail(const Calls& calls, int code, void* error) {
+  PyObject* result =
+      PyObject_CallFunction(calls.fail, "iN", code, PyLong_FromVoidPtr(error));
+  Py_XDECREF(result);
+  return nullptr;
+}
+
+PyObject* Stage(PyObject* self, PyObject* const* given, Py_ssize_t count) {
+  Calls& calls = *Of(self);
+  Arguments arguments;
+  if (!Read(given, count, &arguments)) return nullptr;
+  const void* address = nullptr;
+  void* error = nullptr;
+  int code = 0;
+  Py_BEGIN_ALLOW_THREADS;
+  code = calls.stage(calls.plan, arguments.group, arguments.stream, &address,
+                     &error);
+  Py_END_ALLOW_THREADS;
+  if (code != 0) return Fail(calls, code, error);
+  calls.address = address;
+  return PyLong_FromVoidPtr(const_cast<void*>(address));
+}
+
+PyObject* Done(PyObject* self, PyObject* const* given, Py_ssize_t count) {
+  Calls& calls = *Of(self);
+  Arguments arguments;
+  if (!Read(given, count, &arguments)) return nullptr;
+  void* error = nullptr;
+  int code = 0;
+  Py_BEGIN_ALLOW_THREADS;
+  code = calls.done(calls.plan, arguments.group, arguments.stream, &error);
+  Py_END_ALLOW_THREADS;
+  if (code != 0) return Fail(calls, code, error);
+  Py_RETURN_NONE;
+}
+
+PyObject* Close(PyObject* self, PyObject*) {
+  Of(self)->plan = nullptr;
+  Py_RETURN_NONE;
+}
+
+PyObject* New(PyTypeObject* type, PyObject* arguments, PyObject*) {
+  PyObject* given[3];
+  PyObject* fail = nullptr;
+  if (!PyArg_ParseTuple(arguments, "OOOO", &given[0], &given[1], &given[2],
+                        &fail)) {
+    return nullptr;
+  }
+  void* addresses[3];
+  for (int at = 0; at < 3; ++at) {
+    if (!ReadAddress(given[at], &addresses[at])) return nullptr;
+  }
+  auto* make = reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc));
+  PyObject* self = make(type, 0);
+  if (self == nullptr) return nullptr;
+  Of(self)->plan = addresses[0];
+  Of(self)->stage = reinterpret_cast<StageFunction>(addresses[1]);
+  Of(self)->done = reinterpret_cast<DoneFunction>(addresses[2]);
+  Py_INCREF(fail);
+  Of(self)->fail = fail;
+  return self;
+}
+
+void Delete(PyObject* self) {
+  Py_XDECREF(Of(self)->fail);
+  PyTypeObject* type = Py_TYPE(self);
+  reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(self);
+  Py_DECREF(type);
+}
+
+bool IsSwap(PyObject* swap) {
+  return PyTuple_Check(swap) && PyTuple_Size(swap) == 3 &&
+         PyDict_CheckExact(PyTuple_GetItem(swap, 0));
+}
+
+// put(on, swaps): see hoist/_hot.py. Also False where a place is in a subclass
+// of dict, which has a way of its own.
+PyObject* Put(PyObject*, PyObject* const* given, Py_ssize_t count) {
+  if (count != 2 || !PyList_Check(given[0]) || !PyList_Check(given[1])) {
+    PyErr_SetString(PyExc_TypeError, "expected two lists");
+    return nullptr;
+  }
+  const Py_ssize_t places = PyList_Size(given[0]);
+  if (PyList_Size(given[1]) != places) Py_RETURN_FALSE;
+  for (Py_ssize_t at = 0; at < places; ++at) {
+    PyObject* before = PyList_GetItem(given[0], at);
+    if (!IsSwap(before) || !IsSwap(PyList_GetItem(given[1], at))) {
+      Py_RETURN_FALSE;
+    }
+    PyObject* there = PyDict_GetItemWithError(PyTuple_GetItem(before, 0),
+                                              PyTuple_GetItem(before, 1));
+    if (there == nullptr && PyErr_Occurred() != nullptr) return nullptr;
+    if (there != PyTuple_GetItem(before, 2)) Py_RETURN_FALSE;
+  }
+  for (Py_ssize_t at = 0; at < places; ++at) {
+    PyObject* swap = PyList_GetItem(given[1], at);
+    if (PyDict_SetItem(PyTuple_GetItem(swap, 0), PyTuple_GetItem(swap, 1),
+                       PyTuple_GetItem(swap, 2)) != 0) {
+      return nullptr;
+    }
+  }
+  Py_RETURN_TRUE;
+}
+
+using FastFunction = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t);
+
+PyCFunction Erased(FastFunction function) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
+}
+
+PyMethodDef call_methods[] = {{"stage", Erased(Stage), METH_FASTCALL, nullptr},
+                              {"done", Erased(Done), METH_FASTCALL, nullptr},
+                              {"close", Close, METH_NOARGS, nullptr},
+                              {}};
+
+PyMemberDef call_members[] = {
+    {"address", T_ULONGLONG, offsetof(Calls, address), 0, nullptr}, {}};
+
+PyType_Slot call_slots[] = {{Py_tp_new, reinterpret_cast<void*>(New)},
+                            {Py_tp_dealloc, reinterpret_cast<void*>(Delete)},
+                            {Py_tp_methods, call_methods},
+                            {Py_tp_members, call_members},
+                            {}};
+
+PyType_Spec call_spec = {"hoist._fast.Calls", sizeof(Calls), 0,
+                         Py_TPFLAGS_DEFAULT, call_slots};
+
+PyMethodDef methods[] = {{"put", Erased(Put), METH_FASTCALL, nullptr}, {}};
+
+int Fill(PyObject* module) {
+  PyObject* type = PyType_FromSpec(&call_spec);
+  if (type == nullptr) return -1;
+  const int added = PyModule_AddObjectRef(module, "Calls", type);
+  Py_DECREF(type);
+  if (added != 0) return -1;
+  return PyModule_AddIntConstant(module, "INTERFACE", kInterface);
+}
+
+PyModuleDef_Slot slots[] = {{Py_mod_exec, reinterpret_cast<void*>(Fill)}, {}};
+
+PyModuleDef module_definition = {PyModuleDef_HEAD_INIT,
+                                 "hoist._fast",
+                                 nullptr,
+                                 0,
+                                 methods,
+                                 slots,
+                                 nullptr,
+                                 nullptr,
+                                 nullptr};
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit__fast() { return PyModuleDef_Init(&module_definition); }
