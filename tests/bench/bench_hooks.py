@@ -6,10 +6,11 @@ bench_hooks.py --bin DIR [--beside PACKAGES]... [--rounds N] [--passes N]
 
 A module of N blocks of seven linear layers has a budget for half of its weights,
 by leaf and by block, on an emulated device. Each row is a process with a hoistd of
-its own; rows run in turns. PACKAGES: a folder with another version of the Python
-package, to compare. Prints, for each streamed group, in the fastest tenth of passes:
-the CPU's time in hoist's hooks outside libhoist; that beside the first package's; the
-time of the call that ends a stage, through ctypes; and hoist's frames.
+its own; rows run in turns: other versions of the Python package, in these folders;
+this one in Python alone; this one with its extension. Prints, for each streamed group,
+in the fastest of all passes: the CPU's time in hoist's hooks, with a call of libhoist
+to stage and one to end (which counts twice, as a stage may wait); that beside the first
+row's; the part of the two calls; and hoist's frames.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import collections
 import json
 import os
 import pathlib
-import statistics
 import subprocess
 import sys
 import time
@@ -83,16 +83,17 @@ def measure(arguments: argparse.Namespace) -> None:
             for book in ("group", "done"):
                 found[book].append(hooks.seconds(book) / streamed * 1e6)
     print(json.dumps({"streamed": streamed, "frames": called / streamed, **{
-        book: statistics.quantiles(us, n=10)[0] for book, us in found.items()}}))
+        book: min(us) for book, us in found.items()}}))
 
 
-def row(arguments: argparse.Namespace, packages: str, groups: str) -> Any:
+def row(arguments: argparse.Namespace, packages: str, pure: str,
+        groups: str) -> Any:
     pool = 4 * arguments.blocks * LAYERS * arguments.width ** 2 * 4 + 512 * MIB
     with hoistd(arguments.bin, TOML.format(pool=pool)) as node:
         ran = subprocess.run(
             [sys.executable, __file__, *sys.argv[1:], "--measure", groups],
             env={**os.environ, "HOIST_SOCKET": node.socket,
-                 "PYTHONPATH": packages}, check=True, stdout=subprocess.PIPE)
+                 "PYTHONPATH": packages, "HOIST_PURE_PYTHON": pure}, check=True, stdout=subprocess.PIPE)
     return json.loads(ran.stdout)
 
 
@@ -110,20 +111,23 @@ def main() -> int:
     if arguments.measure:
         measure(arguments)
         return 0
-    kinds = [(groups, packages) for groups in ("leaf", "block")
-             for packages in (*arguments.beside, OWN)]
+    packages = [*((path, path, "") for path in arguments.beside),
+                ("in Python", OWN, "1"), ("with hoist._fast", OWN, "")]
+    kinds = [(groups, *one) for groups in ("leaf", "block") for one in packages]
     found: dict[Any, list[Any]] = {kind: [] for kind in kinds}
     for _ in range(arguments.rounds):
-        for groups, packages in kinds:
-            found[groups, packages].append(row(arguments, packages, groups))
-    rows = [("groups", "package", "streamed", "us", "x", "done, us", "frames")]
+        for groups, name, path, pure in kinds:
+            found[groups, name, path, pure].append(
+                row(arguments, path, pure, groups))
+    rows = [("groups", "package", "streamed", "us", "x", "calls, us", "frames")]
     first: dict[str, float] = {}
-    for (groups, packages), figures in found.items():
-        us, done, frames = (min(one[name] for one in figures)
-                            for name in ("group", "done", "frames"))
-        rows.append((groups, packages, str(figures[0]["streamed"]), f"{us:.1f}",
-                     f"{us / first.setdefault(groups, us):.2f}", f"{done:.1f}",
-                     f"{frames:.0f}"))
+    for (groups, name, *_), figures in found.items():
+        hooks, done, frames = (min(one[book] for one in figures)
+                               for book in ("group", "done", "frames"))
+        us = hooks + 2 * done
+        rows.append((groups, name, str(figures[0]["streamed"]), f"{us:.1f}",
+                     f"{us / first.setdefault(groups, us):.2f}",
+                     f"{2 * done:.1f}", f"{frames:.0f}"))
     table(rows)
     return 0
 
