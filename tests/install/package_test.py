@@ -26,6 +26,7 @@ HELD = """
 LICENSE README.md CHANGELOG.md
 bin/hoistd bin/hoist-keeper bin/hoistctl bin/embed_worker
 lib/libhoist.so.0 lib/libhoist.so include/hoist/hoist.h include/hoist/hoist_c.h
+include/hoist/hoist_attachment.h
 include/hoist/c/attachment.h
 include/hoist/c/copy_permit.h
 include/hoist/c/plan.h

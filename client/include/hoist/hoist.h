@@ -17,11 +17,9 @@
 #ifndef HOIST_HOIST_H_
 #define HOIST_HOIST_H_
 
-#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -31,17 +29,12 @@
 #include "hoist/hoist_arena.h"
 #include "hoist/hoist_c.h"
 #include "hoist/hoist_in_place.h"
+#include "hoist/hoist_options.h"
 #include "hoist/hoist_plan.h"
 #include "hoist/hoist_types.h"
 
 namespace hoist {
 inline namespace v0 {
-
-enum class Readers {  // Who may read a model.
-  kDefault = HOIST_READERS_DEFAULT,
-  kOwner = HOIST_READERS_OWNER,
-  kEveryone = HOIST_READERS_EVERYONE,
-};
 
 // A model's description. Stays valid after its session; move-only.
 class Model {
@@ -227,49 +220,6 @@ class HostImage {
   internal::Owned<hoist_host_image> handle_;
 };
 
-struct ConnectOptions {     // Of Session::Connect.
-  std::string socket_path;  // Empty: $HOIST_SOCKET, else as hoist_c.h says.
-  std::string client_name;  // Empty: the program's.
-  uint64_t device_budget_bytes = 0;  // Leased at once, a device; 0: no limit.
-  std::chrono::milliseconds connect_deadline{0};  // 0: one try.
-  std::chrono::milliseconds call_deadline{0};     // 0: 10 minutes.
-};
-
-enum class Grouping {  // How tensors are grouped; see hoist_c.h.
-  kBlock = HOIST_GROUPS_BLOCK,
-  kModule = HOIST_GROUPS_MODULE,
-  kWhole = HOIST_GROUPS_WHOLE,
-};
-
-struct GroupSpec {  // A group of RegisterOptions.
-  std::string name;
-  std::vector<std::string> tensors;  // In image order.
-};
-
-struct JoinedPart {    // Bytes of a tensor in the files: a run, or several.
-  std::string tensor;  // In the files.
-  uint64_t offset_bytes = 0;  // Of the first run.
-  uint64_t size_bytes = 0;    // Of each. 0, for one run: to its end.
-  uint64_t count = 0;         // Runs; 0: one.
-  uint64_t stride_bytes = 0;  // From a run's first byte to the next one's.
-};
-
-// A tensor that the files hold in parts: the parts' bytes, end to end.
-struct JoinedTensor {
-  std::string name;  // Not a name in the files. Groups name it, not its parts.
-  std::vector<int64_t> shape;
-  std::vector<JoinedPart> parts;
-};
-
-struct RegisterOptions {  // Of Session::RegisterModel.
-  std::string name;
-  std::string path;  // A safetensors or GGUF file, or a folder of them.
-  Grouping grouping = Grouping::kBlock;
-  std::vector<GroupSpec> groups = {};  // If any: replace `grouping`.
-  Readers readers = Readers::kDefault;
-  std::vector<JoinedTensor> joined = {};
-};
-
 struct PublishTensor {  // A tensor to publish.
   std::string name;
   DType dtype = DType::kF32;
@@ -286,7 +236,7 @@ struct PublishOptions {  // Of Session::Publish.
   std::chrono::milliseconds deadline{0};   // To wait for space; 0: 60 s.
   std::optional<uint32_t> on_device = {};  // hoistd's; writes are done.
   // The expected content, else DataLoss; see hoist_publish_options.
-  std::optional<std::array<uint8_t, HOIST_CONTENT_BYTES>> content = {};
+  std::optional<Content> content = {};
   bool of_session = false;  // The model ends with the session.
 };
 
@@ -295,22 +245,35 @@ struct StageOptions {  // Of Session::Stage and StartFetch.
   std::chrono::milliseconds deadline{0};  // To wait for space; 0: not at all.
 };
 
+namespace internal {
+
+// The C API's form of options; points into them.
+inline hoist_plan_options InC(const PlanOptions& options) {
+  auto given = Sized<hoist_plan_options>();
+  given.device = options.device;
+  given.budget_bytes = options.budget_bytes;
+  given.order = options.order.data();
+  given.order_length = options.order.size();
+  given.deadline_ms = Count(options.deadline);
+  given.stage_deadline_ms = Count(options.stage_deadline);
+  given.weight = options.weight;
+  given.priority = options.priority;
+  given.max_bytes_per_second = options.max_bytes_per_second;
+  given.learn = options.learn ? 1 : 0;
+  given.gives_way = options.gives_way ? 1 : 0;
+  given.blocks = options.blocks.data();
+  given.block_count = options.blocks.size();
+  return given;
+}
+
+}  // namespace internal
+
 // A connection with hoistd. Move-only; its end releases all its leases.
 class Session {
  public:
   static Result<Session> Connect(ConnectOptions options = {}) {
-    const char* set = std::getenv("HOIST_SOCKET");
-    if (options.socket_path.empty() && set != nullptr) {
-      options.socket_path = set;
-    }
-    auto given = internal::Sized<hoist_connect_options>();
-    given.socket_path = options.socket_path.c_str();
-    if (!options.client_name.empty()) {
-      given.client_name = options.client_name.c_str();
-    }
-    given.device_budget_bytes = options.device_budget_bytes;
-    given.connect_deadline_ms = internal::Count(options.connect_deadline);
-    given.call_deadline_ms = internal::Count(options.call_deadline);
+    options = internal::Resolved(std::move(options));
+    const hoist_connect_options given = internal::InC(options);
     hoist_session* handle = nullptr;
     Status status = internal::Run([&](hoist_error** error) {
       return hoist_connect(&given, &handle, error);
@@ -339,39 +302,9 @@ class Session {
   const ConnectOptions& options() const { return options_; }
 
   Result<Model> RegisterModel(const RegisterOptions& options) {
-    std::vector<std::vector<const char*>> names(options.groups.size());
-    std::vector<hoist_group_spec> specs(options.groups.size());
-    for (size_t g = 0; g < specs.size(); ++g) {
-      for (const std::string& tensor : options.groups[g].tensors) {
-        names[g].push_back(tensor.c_str());
-      }
-      specs[g] = {options.groups[g].name.c_str(), names[g].data(),
-                  names[g].size()};
-    }
-    auto given = internal::Sized<hoist_register_options>();
-    given.name = options.name.c_str();
-    given.path = options.path.c_str();
-    given.grouping = specs.empty() ? static_cast<int>(options.grouping)
-                                   : int{HOIST_GROUPS_EXPLICIT};
-    given.groups = specs.data();
-    given.group_count = specs.size();
-    given.readers = static_cast<int>(options.readers);
-    std::vector<std::vector<hoist_joined_part>> parts(options.joined.size());
-    std::vector<hoist_joined_tensor> joined;
-    for (const JoinedTensor& tensor : options.joined) {
-      auto& own = parts[joined.size()];
-      for (const JoinedPart& part : tensor.parts) {
-        own.push_back({part.tensor.c_str(), part.offset_bytes, part.size_bytes,
-                       part.count, part.stride_bytes});
-      }
-      joined.push_back({tensor.name.c_str(),
-                        static_cast<int>(tensor.shape.size()),
-                        tensor.shape.data(), own.data(), own.size()});
-    }
-    given.joined = joined.data();
-    given.joined_count = joined.size();
+    const internal::Registration given(options);
     return TakeModel([&](hoist_model** model, hoist_error** error) {
-      return hoist_register_model(handle_.get(), &given, model, error);
+      return hoist_register_model(handle_.get(), given.get(), model, error);
     });
   }
 
@@ -382,8 +315,7 @@ class Session {
   }
 
   // By content, of any publisher; see hoist_find_content.
-  Result<Model> FindContent(
-      const std::array<uint8_t, HOIST_CONTENT_BYTES>& content) const {
+  Result<Model> FindContent(const Content& content) const {
     return TakeModel([&](hoist_model** model, hoist_error** error) {
       return hoist_find_content(handle_.get(), content.data(), model, error);
     });
@@ -500,20 +432,7 @@ class Session {
 
   // ResourceExhausted: the budget is too small, or cannot be promised.
   Result<Plan> SetPlan(const Model& model, const PlanOptions& options = {}) {
-    auto given = internal::Sized<hoist_plan_options>();
-    given.device = options.device;
-    given.budget_bytes = options.budget_bytes;
-    given.order = options.order.data();
-    given.order_length = options.order.size();
-    given.deadline_ms = internal::Count(options.deadline);
-    given.stage_deadline_ms = internal::Count(options.stage_deadline);
-    given.weight = options.weight;
-    given.priority = options.priority;
-    given.max_bytes_per_second = options.max_bytes_per_second;
-    given.learn = options.learn ? 1 : 0;
-    given.gives_way = options.gives_way ? 1 : 0;
-    given.blocks = options.blocks.data();
-    given.block_count = options.blocks.size();
+    const hoist_plan_options given = internal::InC(options);
     hoist_plan* plan = nullptr;
     Status status = internal::Run([&](hoist_error** error) {
       return hoist_set_plan(handle_.get(), model.get(), &given, &plan, error);

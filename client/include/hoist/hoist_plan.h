@@ -168,15 +168,6 @@ struct PlanOptions {
   std::vector<uint32_t> blocks = {};
 };
 
-namespace internal {
-
-// For the C API; 0 for a time below 0.
-inline uint64_t Count(std::chrono::milliseconds time) {
-  return time.count() < 0 ? 0 : static_cast<uint64_t>(time.count());
-}
-
-}  // namespace internal
-
 }  // namespace v0
 }  // namespace hoist
 

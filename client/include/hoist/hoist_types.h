@@ -2,6 +2,7 @@
 #ifndef HOIST_HOIST_TYPES_H_
 #define HOIST_HOIST_TYPES_H_
 
+#include <chrono>
 #include <complex>
 #include <cstdint>
 #include <cstdio>
@@ -196,6 +197,11 @@ Status Run(const Call& call) {
   Status status(static_cast<Code>(code), hoist_error_message(error));
   hoist_error_free(error);
   return status;
+}
+
+// For the C API; 0 for a time below 0.
+inline uint64_t Count(std::chrono::milliseconds time) {
+  return time.count() < 0 ? 0 : static_cast<uint64_t>(time.count());
 }
 
 template <typename Struct>

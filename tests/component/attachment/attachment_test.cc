@@ -5,11 +5,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
+#include <chrono>
 #include <cstring>
 #include <fstream>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -17,12 +18,14 @@
 
 #include "daemon/base/sha256.h"
 #include "gtest/gtest.h"
+#include "hoist/hoist_attachment.h"
 #include "tests/component/plans/pattern_model.h"
 #include "tests/support/real_hoistd.h"
 #include "tests/support/temp_dir.h"
 
 namespace hoistd::testing::attachment_test {
 
+using hoist::AttachmentState;
 using hoist::Code;
 using hoist::internal::Sized;
 
@@ -99,23 +102,6 @@ std::vector<uint32_t> Descending() {
   return groups;
 }
 
-// What a test sets of an attachment's options.
-struct Wish {
-  const char* name = nullptr;
-  const uint8_t* content = nullptr;
-  std::vector<uint32_t> order = Ascending();
-  std::vector<uint32_t> residents = {};
-  uint64_t budget = kBudget;
-  uint64_t renew_deadline_ms = 30'000;
-  uint64_t stage_deadline_ms = 0;
-  bool gives_way = false;
-  std::vector<uint32_t> blocks = {};
-};
-
-struct FreeAttachment {
-  void operator()(hoist_attachment* one) const { hoist_attachment_free(one); }
-};
-
 class AttachmentTest : public ::testing::Test {
  protected:
   void StartHoistd(const RealHoistdOptions& options = {}) {
@@ -128,86 +114,54 @@ class AttachmentTest : public ::testing::Test {
     hoistd_->Start();
   }
 
-  // Without a name and content: from the files.
-  hoist::Status Attach(const Wish& wish = {}) {
-    const std::string socket = hoistd_->socket();
-    auto connect = Sized<hoist_connect_options>();
-    connect.socket_path = socket.c_str();
-    connect.connect_deadline_ms = 30'000;
-    auto files = Sized<hoist_register_options>();
+  // From the files, in half of the memory.
+  hoist::AttachmentOptions Options() {
+    hoist::RegisterOptions files;
     files.name = "files";
-    files.path = path_.c_str();
-    auto plan = Sized<hoist_plan_options>();
-    plan.budget_bytes = wish.budget;
-    plan.order = wish.order.data();
-    plan.order_length = wish.order.size();
-    plan.deadline_ms = 10'000;
-    plan.stage_deadline_ms = wish.stage_deadline_ms;
-    plan.gives_way = wish.gives_way ? 1 : 0;
-    plan.blocks = wish.blocks.data();
-    plan.block_count = wish.blocks.size();
-    auto options = Sized<hoist_attachment_options>();
-    options.name = wish.name;
-    options.content = wish.content;
-    if (wish.name == nullptr && wish.content == nullptr) options.files = &files;
-    options.connect = &connect;
-    options.plan = &plan;
-    options.residents = wish.residents.data();
-    options.resident_count = wish.residents.size();
-    options.renew_deadline_ms = wish.renew_deadline_ms;
-    hoist_attachment* made = nullptr;
-    hoist::Status attached = hoist::internal::Run([&](hoist_error** error) {
-      return hoist_attach(&options, &made, error);
-    });
-    attachment_.reset(made);
-    return attached;
+    files.path = path_;
+    hoist::AttachmentOptions options = {std::move(files)};
+    options.connect.connect_deadline = std::chrono::seconds(30);
+    options.plan.budget_bytes = kBudget;
+    options.plan.order = Ascending();
+    options.plan.deadline = std::chrono::seconds(10);
+    options.renew_deadline = std::chrono::seconds(30);
+    return options;
+  }
+  hoist::Status Attach(hoist::AttachmentOptions options) {
+    options.connect.socket_path = hoistd_->socket();
+    attachment_.reset();
+    auto made = hoist::Attachment::Create(options);
+    if (made.ok()) attachment_.emplace(std::move(*made));
+    return made.status();
+  }
+  hoist::Status Attach() { return Attach(Options()); }
+  hoist::Status AttachTo(const std::string& name) {
+    hoist::AttachmentOptions options = Options();
+    options.source = name;
+    return Attach(std::move(options));
   }
 
-  hoist::Status Stage(uint32_t group, const void** data,
-                      uint64_t turn_deadline_ms = 0) {
-    return hoist::internal::Run([&](hoist_error** error) {
-      return hoist_attachment_stage(attachment_.get(), group, nullptr,
-                                    turn_deadline_ms, data, error);
-    });
+  const void* Stage(uint32_t group) {
+    const auto data = attachment_->Stage(group);
+    EXPECT_TRUE(data.ok()) << data.status().message();
+    return data.ok() ? *data : nullptr;
   }
-  hoist::Status Done(uint32_t group) {
-    return hoist::internal::Run([&](hoist_error** error) {
-      return hoist_attachment_done(attachment_.get(), group, nullptr, error);
-    });
-  }
-  hoist::Status EndPass() {
-    return hoist::internal::Run([&](hoist_error** error) {
-      return hoist_attachment_end_pass(attachment_.get(), nullptr, error);
-    });
-  }
-  hoist::Status Check() {
-    return hoist::internal::Run([&](hoist_error** error) {
-      return hoist_attachment_check(attachment_.get(), error);
-    });
-  }
-  hoist::Status Renew() {
-    return hoist::internal::Run([&](hoist_error** error) {
-      return hoist_attachment_renew(attachment_.get(), error);
-    });
-  }
-  hoist_attachment_info Info() {
-    auto info = Sized<hoist_attachment_info>();
-    EXPECT_EQ(hoist_attachment_describe(attachment_.get(), &info, nullptr),
-              HOIST_OK);
-    return info;
-  }
+  hoist::Status Done(uint32_t group) { return attachment_->Done(group); }
+  hoist::Status Check() { return attachment_->Check(); }
+  hoist::Status Renew() { return attachment_->Renew(); }
+  hoist_attachment_info Info() { return attachment_->info(); }
   hoist_plan_info PlanInfo() {
-    auto info = Sized<hoist_plan_info>();
-    EXPECT_EQ(hoist_attachment_plan(attachment_.get(), &info, nullptr),
-              HOIST_OK);
-    return info;
+    const auto info = attachment_->plan();
+    EXPECT_TRUE(info.ok()) << info.status().message();
+    return *info;
   }
 
   // One group of the first model's number; it holds the pattern of `is`.
-  hoist::Status Use(uint32_t group, uint32_t is, uint64_t turn_ms = 0) {
-    const void* data = nullptr;
-    if (hoist::Status s = Stage(group, &data, turn_ms); !s.ok()) return s;
-    EXPECT_EQ(WrongWords(data, 1, is, kBytes), 0u) << "group " << group;
+  hoist::Status Use(uint32_t group, uint32_t is,
+                    std::chrono::milliseconds turn = {}) {
+    const auto data = attachment_->Stage(group, nullptr, turn);
+    if (!data.ok()) return data.status();
+    EXPECT_EQ(WrongWords(*data, 1, is, kBytes), 0u) << "group " << group;
     return Done(group);
   }
   void ExpectPass(const std::vector<uint32_t>& order = Ascending()) {
@@ -215,22 +169,22 @@ class AttachmentTest : public ::testing::Test {
       const hoist::Status used = Use(group, group);
       ASSERT_TRUE(used.ok()) << used.message() << hoistd_->Log();
     }
-    EXPECT_TRUE(EndPass().ok());
+    EXPECT_TRUE(attachment_->EndPass().ok());
     EXPECT_TRUE(Check().ok());
   }
   bool Readable() {
-    pollfd one = {hoist_attachment_event_fd(attachment_.get()), POLLIN, 0};
+    pollfd one = {attachment_->event_fd(), POLLIN, 0};
     return poll(&one, 1, 30'000) == 1;
   }
   void ReadEvent() {
     uint64_t count = 0;
-    EXPECT_EQ(read(hoist_attachment_event_fd(attachment_.get()), &count, 8), 8);
+    EXPECT_EQ(read(attachment_->event_fd(), &count, 8), 8);
   }
 
   const TempDir folder_;
   const std::string path_ = folder_ / "model.safetensors";
   std::unique_ptr<RealHoistd> hoistd_;
-  std::unique_ptr<hoist_attachment, FreeAttachment> attachment_;
+  std::optional<hoist::Attachment> attachment_;
 };
 
 TEST_F(AttachmentTest, IsFoundAgainByFilesWithoutAnError) {
@@ -243,7 +197,7 @@ TEST_F(AttachmentTest, IsFoundAgainByFilesWithoutAnError) {
     Restart();
     ExpectPass();
     const hoist_attachment_info info = Info();
-    EXPECT_EQ(info.state, HOIST_ATTACHMENT_READY);
+    EXPECT_EQ(attachment_->state(), AttachmentState::kReady);
     EXPECT_EQ(info.renewals, death);
     EXPECT_GT(info.generation, before.generation);
     EXPECT_EQ(PlanInfo().budget_bytes, before.budget_bytes);
@@ -254,8 +208,7 @@ TEST_F(AttachmentTest, IsFoundAgainByFilesWithoutAnError) {
 TEST_F(AttachmentTest, EndsItsStagesFirst) {
   StartHoistd();
   ASSERT_TRUE(Attach().ok());
-  const void* data = nullptr;
-  ASSERT_TRUE(Stage(2, &data).ok());
+  const void* const data = Stage(2);
   Restart();
   ASSERT_TRUE(Readable());
   // Its bytes stay until its end.
@@ -264,7 +217,7 @@ TEST_F(AttachmentTest, EndsItsStagesFirst) {
   EXPECT_EQ(other.code(), Code::kUnavailable);
   EXPECT_NE(other.message().find("hoist_attachment_done"), std::string::npos)
       << other.message();
-  EXPECT_EQ(Info().state, HOIST_ATTACHMENT_ENDED);
+  EXPECT_EQ(attachment_->state(), AttachmentState::kEnded);
   EXPECT_EQ(WrongWords(data, 1, 2, kBytes), 0u);
   EXPECT_TRUE(Done(2).ok());
   EXPECT_EQ(Done(2).code(), Code::kFailedPrecondition);
@@ -275,11 +228,11 @@ TEST_F(AttachmentTest, EndsItsStagesFirst) {
 TEST_F(AttachmentTest, AStageInTurnWaitsForAnotherThreadsDone) {
   StartHoistd();
   ASSERT_TRUE(Attach().ok());
-  const void* data = nullptr;
-  ASSERT_TRUE(Stage(2, &data).ok());
+  const void* const data = Stage(2);
   Restart();
-  std::thread other([&] { EXPECT_TRUE(Use(3, 3, 60'000).ok()); });
-  while (Info().state != HOIST_ATTACHMENT_ENDED) {
+  std::thread other(
+      [&] { EXPECT_TRUE(Use(3, 3, std::chrono::seconds(60)).ok()); });
+  while (attachment_->state() != AttachmentState::kEnded) {
   }
   EXPECT_EQ(WrongWords(data, 1, 2, kBytes), 0u);
   EXPECT_TRUE(Done(2).ok());
@@ -301,12 +254,15 @@ TEST_F(AttachmentTest, AStageThatWaitsForItsBytesGoesOnWithTheNextHoistd) {
 // Only the plan ends; its successor is of the same session.
 TEST_F(AttachmentTest, AStageThatComesTooLateIsToldAndTheNextOneRenews) {
   StartHoistd({.link = "16KiB/s"});
-  ASSERT_TRUE(Attach({.budget = 2 * kBytes, .stage_deadline_ms = 50}).ok());
+  hoist::AttachmentOptions options = Options();
+  options.plan.budget_bytes = 2 * kBytes;
+  options.plan.stage_deadline = std::chrono::milliseconds(50);
+  ASSERT_TRUE(Attach(options).ok());
   const hoist::Status late = Use(7, 7);
   EXPECT_EQ(late.code(), Code::kDeadlineExceeded) << late.message();
   EXPECT_NE(late.message().find("is void"), std::string::npos)
       << late.message();
-  EXPECT_EQ(Info().state, HOIST_ATTACHMENT_ENDED);
+  EXPECT_EQ(attachment_->state(), AttachmentState::kEnded);
   EXPECT_EQ(Check().code(), Code::kDeadlineExceeded);  // Once.
   EXPECT_TRUE(Check().ok());
   EXPECT_TRUE(Renew().ok());
@@ -322,7 +278,7 @@ TEST_F(AttachmentTest, AHoistdThatDiesDuringARenewalIsFollowedByTheNext) {
   ASSERT_TRUE(hoistd_->Connect().ok());
   kill(hoistd_->pid(), SIGSTOP);  // It accepts, and says nothing.
   std::thread worker([&] { EXPECT_TRUE(Use(1, 1).ok()) << hoistd_->Log(); });
-  while (Info().state != HOIST_ATTACHMENT_RENEWING) {
+  while (attachment_->state() != AttachmentState::kRenewing) {
   }
   hoistd_->Kill();
   hoistd_->Start();
@@ -333,14 +289,16 @@ TEST_F(AttachmentTest, AHoistdThatDiesDuringARenewalIsFollowedByTheNext) {
 
 TEST_F(AttachmentTest, AHoistdThatStaysAwayIsToldWithTheRemedy) {
   StartHoistd();
-  ASSERT_TRUE(Attach({.renew_deadline_ms = 50}).ok());
+  hoist::AttachmentOptions options = Options();
+  options.renew_deadline = std::chrono::milliseconds(50);
+  ASSERT_TRUE(Attach(options).ok());
   hoistd_->Kill();
   const hoist::Status away = Use(0, 0);
   EXPECT_EQ(away.code(), Code::kUnavailable);
   EXPECT_NE(away.message().find("none took its place in 50 ms; start it"),
             std::string::npos)
       << away.message();
-  EXPECT_EQ(Info().state, HOIST_ATTACHMENT_ENDED);
+  EXPECT_EQ(attachment_->state(), AttachmentState::kEnded);
   EXPECT_EQ(Renew().code(), Code::kUnavailable);
   hoistd_->Start();
   ASSERT_TRUE(hoistd_->Connect().ok());
@@ -351,7 +309,7 @@ TEST_F(AttachmentTest, OtherWeightsUnderTheNameAreRefused) {
   StartHoistd();
   auto session = hoistd_->Connect();
   ASSERT_TRUE(PublishAs(*session, "mine", 1, Ascending()).ok());
-  ASSERT_TRUE(Attach({.name = "mine"}).ok());
+  ASSERT_TRUE(AttachTo("mine").ok());
   ExpectPass();
   Restart();
   session = hoistd_->Connect();
@@ -398,7 +356,9 @@ TEST_F(AttachmentTest, IsFoundAgainByContentUnderAnyName) {
     std::copy_n(info.content, HOIST_CONTENT_BYTES, contents.back().begin());
   }
   const Sha256Digest content = ContentOf(contents);
-  ASSERT_TRUE(Attach({.content = content.data()}).ok());
+  hoist::AttachmentOptions options = Options();
+  options.source = content;
+  ASSERT_TRUE(Attach(options).ok());
   ExpectPass();
   Restart();
   session = hoistd_->Connect();
@@ -406,30 +366,27 @@ TEST_F(AttachmentTest, IsFoundAgainByContentUnderAnyName) {
   ASSERT_TRUE(PublishAs(*session, "another", 1, Descending()).ok());
   ExpectPass();
   // Group 1 is the last but one there.
-  auto tensor = Sized<hoist_tensor_info>();
-  ASSERT_EQ(hoist_attachment_tensor(attachment_.get(), 1, 0, &tensor, nullptr),
-            HOIST_OK);
-  const void* data = nullptr;
-  ASSERT_TRUE(Stage(1, &data).ok());
-  EXPECT_EQ(tensor.data, data);
-  EXPECT_EQ(WrongWords(tensor.data, 1, 1, kBytes), 0u);
+  const auto tensor = attachment_->tensor(1, 0);
+  ASSERT_TRUE(tensor.ok());
+  const void* const data = Stage(1);
+  EXPECT_EQ(tensor->raw(), data);
+  EXPECT_EQ(WrongWords(data, 1, 1, kBytes), 0u);
   EXPECT_TRUE(Done(1).ok());
-  hoist_model* first = nullptr;
-  ASSERT_EQ(hoist_attachment_model(attachment_.get(), &first, nullptr),
-            HOIST_OK);
-  EXPECT_STREQ(hoist_model_name(first), "one");
-  hoist_model_free(first);
+  const auto first = attachment_->model();
+  ASSERT_TRUE(first.ok());
+  EXPECT_EQ(first->name(), "one");
 }
 
 TEST_F(AttachmentTest, TheLastBudgetAndOrderOutliveHoistd) {
   StartHoistd();
-  ASSERT_TRUE(Attach({.order = {}}).ok());
+  hoist::AttachmentOptions options = Options();
+  options.plan.order = {};
+  ASSERT_TRUE(Attach(options).ok());
   EXPECT_EQ(PlanInfo().learning, 1);
   ExpectPass(Descending());  // Learned.
   EXPECT_EQ(PlanInfo().learning, 0);
   constexpr uint64_t kLess = 3 * kBytes;
-  ASSERT_EQ(hoist_attachment_set_budget(attachment_.get(), kLess, nullptr),
-            HOIST_OK);
+  ASSERT_TRUE(attachment_->SetBudget(kLess).ok());
   const hoist_plan_info before = PlanInfo();
   Restart();
   ExpectPass(Descending());
@@ -438,14 +395,9 @@ TEST_F(AttachmentTest, TheLastBudgetAndOrderOutliveHoistd) {
   EXPECT_EQ(after.budget_bytes, before.budget_bytes);
   EXPECT_EQ(after.streamed_bytes, before.streamed_bytes);
   // A budget that is refused is not kept.
-  hoist::Status refused = hoist::internal::Run([&](hoist_error** error) {
-    return hoist_attachment_set_budget(attachment_.get(), 1, error);
-  });
-  EXPECT_EQ(refused.code(), Code::kResourceExhausted);
+  EXPECT_EQ(attachment_->SetBudget(1).code(), Code::kResourceExhausted);
   const std::vector<uint32_t> order = {3, 1, 4, 1, 5};
-  ASSERT_EQ(hoist_attachment_set_order(attachment_.get(), order.data(),
-                                       order.size(), nullptr),
-            HOIST_OK);
+  ASSERT_TRUE(attachment_->SetOrder(order).ok());
   EXPECT_EQ(PlanInfo().group_count, 4u);
   Restart();
   ExpectPass(order);
@@ -455,16 +407,17 @@ TEST_F(AttachmentTest, TheLastBudgetAndOrderOutliveHoistd) {
 
 TEST_F(AttachmentTest, ResidentsAreForcedAgain) {
   StartHoistd();
-  ASSERT_TRUE(Attach({.residents = {6, 1, 6}}).ok());
+  hoist::AttachmentOptions options = Options();
+  options.residents = {6, 1, 6};
+  ASSERT_TRUE(Attach(options).ok());
   for (int hoistd = 0; hoistd < 2; ++hoistd) {
     ExpectPass();
     const hoist_plan_info info = PlanInfo();
     EXPECT_EQ(info.group_count, kGroups - 2);
     EXPECT_LE(info.budget_bytes, kBudget - 2 * kBytes);
     // Staged beside a ring that they do not share.
-    const void *one = nullptr, *two = nullptr;
-    ASSERT_TRUE(Stage(1, &one).ok());
-    ASSERT_TRUE(Stage(6, &two).ok());
+    const void* const one = Stage(1);
+    const void* const two = Stage(6);
     EXPECT_EQ(WrongWords(one, 1, 1, kBytes), 0u);
     EXPECT_EQ(WrongWords(two, 1, 6, kBytes), 0u);
     EXPECT_TRUE(Done(1).ok());
@@ -472,17 +425,20 @@ TEST_F(AttachmentTest, ResidentsAreForcedAgain) {
     if (hoistd == 0) Restart();
   }
   attachment_.reset();
-  const hoist::Status small =
-      Attach({.residents = {6, 1}, .budget = 2 * kBytes});
+  options.residents = {6, 1};
+  options.plan.budget_bytes = 2 * kBytes;
+  const hoist::Status small = Attach(options);
   EXPECT_EQ(small.code(), Code::kResourceExhausted);
   EXPECT_NE(small.message().find("its residents have 131072 bytes"),
             std::string::npos)
       << small.message();
-  EXPECT_EQ(Attach({.residents = Ascending()}).code(),
-            Code::kResourceExhausted);
-  EXPECT_EQ(Attach({.residents = Ascending(), .budget = 0}).code(),
-            Code::kInvalidArgument);
-  EXPECT_EQ(Attach({.residents = {kGroups}}).code(), Code::kOutOfRange);
+  options.residents = Ascending();
+  options.plan.budget_bytes = kBudget;
+  EXPECT_EQ(Attach(options).code(), Code::kResourceExhausted);
+  options.plan.budget_bytes = 0;
+  EXPECT_EQ(Attach(options).code(), Code::kInvalidArgument);
+  options.residents = {kGroups};
+  EXPECT_EQ(Attach(options).code(), Code::kOutOfRange);
 }
 
 TEST_F(AttachmentTest, EventsTellOfTheEndAndTheRenewal) {
@@ -492,25 +448,27 @@ TEST_F(AttachmentTest, EventsTellOfTheEndAndTheRenewal) {
   hoistd_->Kill();
   ASSERT_TRUE(Readable());
   ReadEvent();
-  EXPECT_EQ(Info().state, HOIST_ATTACHMENT_ENDED);
+  EXPECT_EQ(attachment_->state(), AttachmentState::kEnded);
   EXPECT_TRUE(Check().ok());  // What was computed here is right.
   hoistd_->Start();
   EXPECT_TRUE(Renew().ok());
   ASSERT_TRUE(Readable());
   ReadEvent();
-  EXPECT_EQ(Info().state, HOIST_ATTACHMENT_READY);
+  EXPECT_EQ(attachment_->state(), AttachmentState::kReady);
 }
 
 TEST_F(AttachmentTest, ThreadsRenewOnce) {
   StartHoistd();
   // Room for a group a thread.
-  ASSERT_TRUE(Attach({.budget = 6 * kBytes}).ok());
+  hoist::AttachmentOptions options = Options();
+  options.plan.budget_bytes = 6 * kBytes;
+  ASSERT_TRUE(Attach(options).ok());
   std::vector<std::thread> threads;
   for (uint32_t first = 0; first < 3; ++first) {
     threads.emplace_back([&, first] {
       for (uint32_t i = 0; i < 40; ++i) {
         const uint32_t group = (first * 3 + i) % kGroups;
-        const hoist::Status used = Use(group, group, 60'000);
+        const hoist::Status used = Use(group, group, std::chrono::seconds(60));
         ASSERT_TRUE(used.ok()) << used.message();
       }
     });
@@ -526,7 +484,7 @@ TEST_F(AttachmentTest, GoesOnUnderAKeeper) {
   StartHoistd({.keeper = KEEPER_BINARY});
   auto session = hoistd_->Connect();
   ASSERT_TRUE(PublishAs(*session, "mine", 1, Ascending()).ok());
-  ASSERT_TRUE(Attach({.name = "mine"}).ok());
+  ASSERT_TRUE(AttachTo("mine").ok());
   const auto kill_one = [&] {
     pid_t pid = 0;
     while ((pid = hoistd_->kept()) == 0) {
@@ -536,8 +494,7 @@ TEST_F(AttachmentTest, GoesOnUnderAKeeper) {
   ExpectPass();
   kill_one();  // Idle.
   ExpectPass();
-  const void* data = nullptr;
-  ASSERT_TRUE(Stage(3, &data).ok());
+  const void* const data = Stage(3);
   kill_one();  // Between stage and done.
   EXPECT_EQ(WrongWords(data, 1, 3, kBytes), 0u);
   EXPECT_TRUE(Done(3).ok());
@@ -550,8 +507,10 @@ TEST_F(AttachmentTest, GoesOnUnderAKeeper) {
 // Six of eight groups: a ring of two, and one group of each block.
 TEST_F(AttachmentTest, KeepsAPartOfEachBlockOverHoistdsEnd) {
   StartHoistd();
-  ASSERT_TRUE(
-      Attach({.budget = 6 * kBytes, .blocks = {0, 0, 1, 1, 2, 2, 3, 3}}).ok());
+  hoist::AttachmentOptions options = Options();
+  options.plan.budget_bytes = 6 * kBytes;
+  options.plan.blocks = {0, 0, 1, 1, 2, 2, 3, 3};
+  ASSERT_TRUE(Attach(options).ok());
   for (int life = 0; life < 2; ++life) {
     ExpectPass();
     EXPECT_EQ(PlanInfo().streamed_count, 4u);
@@ -562,23 +521,43 @@ TEST_F(AttachmentTest, KeepsAPartOfEachBlockOverHoistdsEnd) {
 
 TEST_F(AttachmentTest, RefusesOptionsThatItCannotKeep) {
   StartHoistd();
-  const hoist::Status blocks = Attach({.blocks = {0, 0}});
+  hoist::AttachmentOptions options = Options();
+  options.plan.blocks = {0, 0};
+  const hoist::Status blocks = Attach(options);
   EXPECT_EQ(blocks.code(), Code::kInvalidArgument);
   EXPECT_NE(blocks.message().find("blocks for 2 groups"), std::string::npos);
-  const hoist::Status way = Attach({.budget = 0, .gives_way = true});
+  options = Options();
+  options.plan.budget_bytes = 0;
+  options.plan.gives_way = true;
+  const hoist::Status way = Attach(options);
   EXPECT_EQ(way.code(), Code::kInvalidArgument);
   EXPECT_NE(way.message().find("does not give way"), std::string::npos);
-  const std::array<uint8_t, HOIST_CONTENT_BYTES> content = {};
-  const hoist::Status two = Attach({.name = "mine", .content = content.data()});
+  // C++ has a type for this.
+  const hoist::Content content = {};
+  const auto plan = Sized<hoist_plan_options>();
+  auto both = Sized<hoist_attachment_options>();
+  both.name = "mine";
+  both.content = content.data();
+  both.plan = &plan;
+  hoist_attachment* none = nullptr;
+  const hoist::Status two = hoist::internal::Run(
+      [&](hoist_error** error) { return hoist_attach(&both, &none, error); });
   EXPECT_EQ(two.code(), Code::kInvalidArgument);
   EXPECT_NE(two.message().find("just one source"), std::string::npos);
-  EXPECT_EQ(Attach({.name = "none such"}).code(), Code::kNotFound);
-  EXPECT_EQ(Attach({.order = {kGroups}}).code(), Code::kOutOfRange);
+  EXPECT_EQ(AttachTo("none such").code(), Code::kNotFound);
+  options = Options();
+  options.plan.order = {kGroups};
+  EXPECT_EQ(Attach(options).code(), Code::kOutOfRange);
   EXPECT_EQ(hoist_attachment_done(nullptr, 0, nullptr, nullptr),
             HOIST_INVALID_ARGUMENT);
   ASSERT_TRUE(Attach().ok());
   EXPECT_EQ(Use(kGroups, 0).code(), Code::kOutOfRange);
   EXPECT_EQ(Done(0).code(), Code::kFailedPrecondition);
+  // One that was moved from.
+  const hoist::Attachment taken = std::move(*attachment_);
+  EXPECT_EQ(Use(0, 0).code(), Code::kInvalidArgument);
+  EXPECT_EQ(attachment_->model().status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(attachment_->event_fd(), -1);
 }
 
 TEST_F(AttachmentTest, AForksChildIsRefused) {
@@ -588,7 +567,7 @@ TEST_F(AttachmentTest, AForksChildIsRefused) {
   if (child == 0) {
     const bool refused = Use(0, 0).code() == Code::kFailedPrecondition &&
                          Check().code() == Code::kFailedPrecondition;
-    hoist_attachment_free(attachment_.release());
+    attachment_.reset();
     _exit(refused ? 0 : 1);
   }
   int status = 0;

@@ -70,7 +70,7 @@ class Attacher {
   // Moves `model` away, unless the plan is refused.
   Status MakePlan(Model& model) {
     PlanOptions plan = options_.plan;
-    if (Status s = SetOrder(model, &plan); !s.ok()) return s;
+    if (Status s = FillOrder(model, &plan); !s.ok()) return s;
     state_->turn_deadline = options_.turn_deadline;
     state_->origin = {session_.options(), plan};
     state_->origin.connect.connect_deadline = {};  // TryUntil has one.
@@ -84,7 +84,7 @@ class Attacher {
   }
 
   // The caller's order; else the module's own, until EndPass learns another.
-  Status SetOrder(const Model& model, PlanOptions* plan) const {
+  Status FillOrder(const Model& model, PlanOptions* plan) const {
     for (const std::string& group : options_.order) {
       Result<uint32_t> index = model.FindGroup(group);
       if (!index.ok()) return index.status();

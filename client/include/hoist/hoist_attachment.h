@@ -1,0 +1,189 @@
+// Attachments, for C++: a header of its own, which hoist.h does not include.
+#ifndef HOIST_HOIST_ATTACHMENT_H_
+#define HOIST_HOIST_ATTACHMENT_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "hoist/hoist.h"
+
+namespace hoist {
+inline namespace v0 {
+
+// Of Attachment::Create.
+struct AttachmentOptions {
+  // Where the model is found, at first and after hoistd's end: by its name, in
+  // files, or by its content.
+  std::variant<std::string, RegisterOptions, Content> source;
+  ConnectOptions connect = {};
+  PlanOptions plan = {};  // It never gives way.
+  // Groups that stay resident, within the budget; see
+  // hoist_attachment_options.
+  std::vector<uint32_t> residents = {};
+  // How long a renewal waits for the next hoistd; 0: 60 s.
+  std::chrono::milliseconds renew_deadline{0};
+};
+
+// What an attachment is by now.
+enum class AttachmentState {
+  kReady = HOIST_ATTACHMENT_READY,
+  kEnded = HOIST_ATTACHMENT_ENDED,
+  kRenewing = HOIST_ATTACHMENT_RENEWING,
+};
+
+// A model's groups under a plan, found again after hoistd's end; see
+// c/attachment.h, also for the errors of a renewal. Move-only; the destructor
+// waits for the GPU and gives everything back.
+//
+//   hoist::Result<hoist::Attachment> weights =
+//       hoist::Attachment::Create({"minilm"});
+//   if (!weights.ok()) return weights.status();
+//   for (uint32_t group : order) {
+//     hoist::Result<const void*> image = weights->Stage(group, stream);
+//     if (!image.ok()) return image.status();
+//     Compute(*image, stream);
+//     if (hoist::Status s = weights->Done(group, stream); !s.ok()) return s;
+//   }
+class Attachment {
+ public:
+  explicit Attachment(hoist_attachment* handle) : handle_(handle) {}  // Owns.
+
+  // Connects, finds the model, and sets the plan. Fails as hoist_attach.
+  static Result<Attachment> Create(const AttachmentOptions& options) {
+    const ConnectOptions resolved = internal::Resolved(options.connect);
+    const hoist_connect_options connect = internal::InC(resolved);
+    const hoist_plan_options plan = internal::InC(options.plan);
+    const auto* name = std::get_if<std::string>(&options.source);
+    const auto* files = std::get_if<RegisterOptions>(&options.source);
+    const auto* content = std::get_if<Content>(&options.source);
+    std::optional<internal::Registration> registration;
+    auto given = internal::Sized<hoist_attachment_options>();
+    if (name != nullptr) given.name = name->c_str();
+    if (files != nullptr) given.files = registration.emplace(*files).get();
+    if (content != nullptr) given.content = content->data();
+    given.connect = &connect;
+    given.plan = &plan;
+    given.residents = options.residents.data();
+    given.resident_count = options.residents.size();
+    given.renew_deadline_ms = internal::Count(options.renew_deadline);
+    hoist_attachment* attachment = nullptr;
+    Status attached = internal::Run([&](hoist_error** error) {
+      return hoist_attach(&given, &attachment, error);
+    });
+    if (!attached.ok()) return attached;
+    return Attachment(attachment);
+  }
+
+  // The image's address, for later work on the stream, until Done. Renews
+  // first, if need be. `turn_deadline`: how long it waits for other threads'
+  // groups; see hoist_attachment_stage.
+  Result<const void*> Stage(uint32_t group, hoist_stream stream = nullptr,
+                            std::chrono::milliseconds turn_deadline = {}) {
+    const void* data = nullptr;
+    Status staged = internal::Run([&](hoist_error** error) {
+      return hoist_attachment_stage(handle_.get(), group, stream,
+                                    internal::Count(turn_deadline), &data,
+                                    error);
+    });
+    if (!staged.ok()) return staged;
+    return data;
+  }
+  // Earlier work on the stream is the last to read the image. Also ends a stage
+  // whose plan has ended.
+  Status Done(uint32_t group, hoist_stream stream = nullptr) {
+    return internal::Run([&](hoist_error** error) {
+      return hoist_attachment_done(handle_.get(), group, stream, error);
+    });
+  }
+  // True: the plan was remade with the learned order. Renews nothing.
+  Result<bool> EndPass() {
+    int changed = 0;
+    Status ended = internal::Run([&](hoist_error** error) {
+      return hoist_attachment_end_pass(handle_.get(), &changed, error);
+    });
+    if (!ended.ok()) return ended;
+    return changed != 0;
+  }
+  // Whether results since the last check are valid. Call it after
+  // synchronizing, before results are used. Renews nothing.
+  Status Check() {
+    return internal::Run([&](hoist_error** error) {
+      return hoist_attachment_check(handle_.get(), error);
+    });
+  }
+  // As the next Stage would, if need be.
+  Status Renew() {
+    return internal::Run([&](hoist_error** error) {
+      return hoist_attachment_renew(handle_.get(), error);
+    });
+  }
+  // Between passes; for later hoistds, too. ResourceExhausted: the plan is
+  // unchanged.
+  Status SetBudget(uint64_t bytes) {
+    return internal::Run([&](hoist_error** error) {
+      return hoist_attachment_set_budget(handle_.get(), bytes, error);
+    });
+  }
+  // The same with another order of one pass; learning ends.
+  Status SetOrder(const std::vector<uint32_t>& order) {
+    return internal::Run([&](hoist_error** error) {
+      return hoist_attachment_set_order(handle_.get(), order.data(),
+                                        order.size(), error);
+    });
+  }
+
+  // Readable once the plan was remade or renewed, or has ended, since the last
+  // read. The attachment owns it.
+  int event_fd() const { return hoist_attachment_event_fd(handle_.get()); }
+  // Notices the plan's end. Renews nothing.
+  AttachmentState state() { return static_cast<AttachmentState>(info().state); }
+  // The state, the renewals so far, and the generation, with which addresses
+  // and graphs become void.
+  hoist_attachment_info info() {
+    auto info = internal::Sized<hoist_attachment_info>();
+    hoist_attachment_describe(handle_.get(), &info, nullptr);
+    return info;
+  }
+  // The plan's numbers. Renews, if need be.
+  Result<hoist_plan_info> plan() {
+    auto info = internal::Sized<hoist_plan_info>();
+    Status found = internal::Run([&](hoist_error** error) {
+      return hoist_attachment_plan(handle_.get(), &info, error);
+    });
+    if (!found.ok()) return found;
+    return info;
+  }
+  // The model as first found, whose numbers groups and tensors have for good.
+  Result<Model> model() const {
+    hoist_model* model = nullptr;
+    Status found = internal::Run([&](hoist_error** error) {
+      return hoist_attachment_model(handle_.get(), &model, error);
+    });
+    if (!found.ok()) return found;
+    return Model(model);
+  }
+  // A group's tensor, with its address in every stage of this generation.
+  // Renews, if need be.
+  Result<TensorView> tensor(uint32_t group, uint32_t index) {
+    auto info = internal::Sized<hoist_tensor_info>();
+    Status found = internal::Run([&](hoist_error** error) {
+      return hoist_attachment_tensor(handle_.get(), group, index, &info, error);
+    });
+    if (!found.ok()) return found;
+    return TensorView(info);
+  }
+  hoist_attachment* get() const { return handle_.get(); }  // For the C API.
+
+ private:
+  internal::Owned<hoist_attachment> handle_;
+};
+
+}  // namespace v0
+}  // namespace hoist
+
+#endif  // HOIST_HOIST_ATTACHMENT_H_
