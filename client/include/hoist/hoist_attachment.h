@@ -55,28 +55,13 @@ class Attachment {
 
   // Connects, finds the model, and sets the plan. Fails as hoist_attach.
   static Result<Attachment> Create(const AttachmentOptions& options) {
-    const ConnectOptions resolved = internal::Resolved(options.connect);
-    const hoist_connect_options connect = internal::InC(resolved);
-    const hoist_plan_options plan = internal::InC(options.plan);
-    const auto* name = std::get_if<std::string>(&options.source);
-    const auto* files = std::get_if<RegisterOptions>(&options.source);
-    const auto* content = std::get_if<Content>(&options.source);
-    std::optional<internal::Registration> registration;
-    auto given = internal::Sized<hoist_attachment_options>();
-    if (name != nullptr) given.name = name->c_str();
-    if (files != nullptr) given.files = registration.emplace(*files).get();
-    if (content != nullptr) given.content = content->data();
-    given.connect = &connect;
-    given.plan = &plan;
-    given.residents = options.residents.data();
-    given.resident_count = options.residents.size();
-    given.renew_deadline_ms = internal::Count(options.renew_deadline);
-    hoist_attachment* attachment = nullptr;
-    Status attached = internal::Run([&](hoist_error** error) {
-      return hoist_attach(&given, &attachment, error);
-    });
-    if (!attached.ok()) return attached;
-    return Attachment(attachment);
+    return Create(options, nullptr, nullptr, options.connect);
+  }
+  // The same, but begins with `session`, which it shares, and with the source's
+  // model there. Renewals connect as the session did.
+  static Result<Attachment> Create(const AttachmentOptions& options,
+                                   const Session& session, const Model& model) {
+    return Create(options, session.get(), model.get(), session.options());
   }
 
   // The image's address, for later work on the stream, until Done. Renews
@@ -111,7 +96,7 @@ class Attachment {
   }
   // Whether results since the last check are valid. Call it after
   // synchronizing, before results are used. Renews nothing.
-  Status Check() {
+  Status Check() const {
     return internal::Run([&](hoist_error** error) {
       return hoist_attachment_check(handle_.get(), error);
     });
@@ -141,22 +126,33 @@ class Attachment {
   // read. The attachment owns it.
   int event_fd() const { return hoist_attachment_event_fd(handle_.get()); }
   // Notices the plan's end. Renews nothing.
-  AttachmentState state() { return static_cast<AttachmentState>(info().state); }
+  AttachmentState state() const {
+    return static_cast<AttachmentState>(Describe().state);
+  }
   // The state, the renewals so far, and the generation, with which addresses
   // and graphs become void.
-  hoist_attachment_info info() {
+  hoist_attachment_info Describe() const {
     auto info = internal::Sized<hoist_attachment_info>();
     hoist_attachment_describe(handle_.get(), &info, nullptr);
     return info;
   }
-  // The plan's numbers. Renews, if need be.
-  Result<hoist_plan_info> plan() {
+  // The plan's numbers. Renews, if need be; all 0 if that fails.
+  hoist_plan_info info() const {
     auto info = internal::Sized<hoist_plan_info>();
-    Status found = internal::Run([&](hoist_error** error) {
-      return hoist_attachment_plan(handle_.get(), &info, error);
-    });
-    if (!found.ok()) return found;
+    hoist_attachment_plan(handle_.get(), &info, nullptr);
     return info;
+  }
+  // Of the last plan.
+  hoist_plan_stats stats() const {
+    auto stats = internal::Sized<hoist_plan_stats>();
+    hoist_attachment_get_stats(handle_.get(), &stats, nullptr);
+    return stats;
+  }
+  // By the last plan. kNot also if the model has no such group.
+  Planned kind(uint32_t group) const {
+    int kind = HOIST_PLANNED_NOT;
+    hoist_attachment_group_kind(handle_.get(), group, &kind, nullptr);
+    return static_cast<Planned>(kind);
   }
   // The model as first found, whose numbers groups and tensors have for good.
   Result<Model> model() const {
@@ -167,9 +163,10 @@ class Attachment {
     if (!found.ok()) return found;
     return Model(model);
   }
-  // A group's tensor, with its address in every stage of this generation.
+  // A group's tensor, with its address in every stage of this generation; or
+  // without, if the order lacks the group.
   // Renews, if need be.
-  Result<TensorView> tensor(uint32_t group, uint32_t index) {
+  Result<TensorView> tensor(uint32_t group, uint32_t index) const {
     auto info = internal::Sized<hoist_tensor_info>();
     Status found = internal::Run([&](hoist_error** error) {
       return hoist_attachment_tensor(handle_.get(), group, index, &info, error);
@@ -180,6 +177,36 @@ class Attachment {
   hoist_attachment* get() const { return handle_.get(); }  // For the C API.
 
  private:
+  static Result<Attachment> Create(const AttachmentOptions& options,
+                                   const hoist_session* session,
+                                   const hoist_model* model,
+                                   const ConnectOptions& options_to_connect) {
+    const ConnectOptions resolved = internal::Resolved(options_to_connect);
+    const hoist_connect_options connect = internal::InC(resolved);
+    const hoist_plan_options plan = internal::InC(options.plan);
+    const auto* name = std::get_if<std::string>(&options.source);
+    const auto* files = std::get_if<RegisterOptions>(&options.source);
+    const auto* content = std::get_if<Content>(&options.source);
+    std::optional<internal::Registration> registration;
+    auto given = internal::Sized<hoist_attachment_options>();
+    if (name != nullptr) given.name = name->c_str();
+    if (files != nullptr) given.files = registration.emplace(*files).get();
+    if (content != nullptr) given.content = content->data();
+    given.connect = &connect;
+    given.plan = &plan;
+    given.residents = options.residents.data();
+    given.resident_count = options.residents.size();
+    given.renew_deadline_ms = internal::Count(options.renew_deadline);
+    given.session = session;
+    given.model = model;
+    hoist_attachment* attachment = nullptr;
+    Status attached = internal::Run([&](hoist_error** error) {
+      return hoist_attach(&given, &attachment, error);
+    });
+    if (!attached.ok()) return attached;
+    return Attachment(attachment);
+  }
+
   internal::Owned<hoist_attachment> handle_;
 };
 

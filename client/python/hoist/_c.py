@@ -231,7 +231,8 @@ class AttachmentOptions(c.Structure):
         ("files", c.POINTER(RegisterOptions)), ("content", c.POINTER(c.c_uint8)),
         ("connect", c.POINTER(ConnectOptions)), ("plan", c.POINTER(PlanOptions)),
         ("residents", c.POINTER(c.c_uint32)), ("resident_count", c.c_size_t),
-        ("renew_deadline_ms", c.c_uint64)]
+        ("renew_deadline_ms", c.c_uint64), ("session", c.c_void_p),
+        ("model", c.c_void_p)]
 
 
 class AttachmentInfo(c.Structure):
@@ -457,6 +458,10 @@ CALLS: dict[str, tuple[Any, list[Any]]] = {
         c.c_void_p, c.POINTER(AttachmentInfo), c.POINTER(c.c_void_p)]),
     "attachment_plan": (c.c_int, [
         c.c_void_p, c.POINTER(PlanInfo), c.POINTER(c.c_void_p)]),
+    "attachment_group_kind": (c.c_int, [
+        c.c_void_p, c.c_uint32, c.POINTER(c.c_int), c.POINTER(c.c_void_p)]),
+    "attachment_get_stats": (c.c_int, [
+        c.c_void_p, c.POINTER(PlanStats), c.POINTER(c.c_void_p)]),
     "attachment_model": (c.c_int, [
         c.c_void_p, c.POINTER(c.c_void_p), c.POINTER(c.c_void_p)]),
     "attachment_tensor": (c.c_int, [

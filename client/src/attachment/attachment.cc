@@ -71,17 +71,22 @@ Attachment::Attachment(const hoist_attachment_options& options, Connect connect,
 }
 
 Result<std::unique_ptr<Attachment>> Attachment::Create(
-    const hoist_attachment_options& options, Connect connect) {
+    const hoist_attachment_options& options, Connect connect, Begin begin) {
   Result<ModelSource> source = ModelSource::Create(options);
   if (!source.ok()) return source.status();
   std::unique_ptr<Attachment> made(
       new Attachment(options, std::move(connect), std::move(source).value()));
   if (!made->event_.valid()) return ErrnoStatus(errno, "make an eventfd");
   const MutexLock lock(made->mu_);
-  Result<StandingPtr> stands = made->Stand(made->terms_, nullptr, std::nullopt);
+  StandingPtr before;
+  if (begin.session != nullptr) {
+    before = std::make_unique<Standing>(std::move(begin));
+  }
+  Result<StandingPtr> stands = made->Stand(made->terms_, before, std::nullopt);
   if (!stands.ok()) return stands.status();
   made->standing_ = std::move(stands).value();
   made->first_ = made->standing_->model.table;
+  made->on_cpu_ = made->standing_->on_cpu(options.plan->device);
   made->stages_.resize(made->first_->groups().size());
   return made;
 }
@@ -131,7 +136,7 @@ bool Attachment::LookAtPlan() {
   if (ended_) return false;
   ended_ = true;
   why_ = why;
-  if (!IsHoistdsEnd(why) || !standing_->on_cpu(plan_options_.device)) {
+  if (!IsHoistdsEnd(why) || !on_cpu_) {
     void_ = Void(why);
     told_ = false;
   }
@@ -172,13 +177,16 @@ Status Attachment::RenewLocked() {
   Result<StandingPtr> made = StandingPtr();
   {
     const MutexUnlock unlocked(mu_);
-    made = Caught([&]() -> Result<StandingPtr> {
-      return StandBy(terms, std::move(before), until);
-    });
+    made = Caught(
+        [&]() -> Result<StandingPtr> { return StandBy(terms, before, until); });
   }
   renewing_ = false;
   changed_.NotifyAll();
-  if (!made.ok()) return made.status();
+  if (!made.ok()) {
+    if (before == nullptr) ++generations_;
+    standing_ = std::move(before);
+    return made.status();
+  }
   standing_ = std::move(made).value();
   standing_->generations = generations_;
   ended_ = false;
@@ -191,16 +199,10 @@ Status Attachment::RenewLocked() {
 // An order that was learned, or set, outlives its plan.
 void Attachment::KeepOrder() {
   if (standing_ == nullptr) return;
-  generations_ += standing_->plan->info().generation;
+  generations_ = standing_->generations + standing_->plan->info().generation;
   const PlanTerms now = standing_->plan->terms();
   if (now.learn) return;
-  std::vector<uint32_t> order;
-  for (const uint32_t number : now.order) {
-    const auto& numbers = standing_->number;
-    const auto at = std::find(numbers.begin(), numbers.end(), number);
-    order.push_back(static_cast<uint32_t>(at - numbers.begin()));
-  }
-  terms_.order = std::move(order);
+  terms_.order = standing_->OwnOrder(now.order);
   terms_.learn = false;
 }
 
@@ -271,7 +273,7 @@ Status Attachment::SetBudget(uint64_t bytes) {
     before = std::exchange(terms_.budget, bytes);
   }
   const Status set = Run([&](Standing& at) -> Status {
-    Result<uint64_t> rest = PlanBudget(at, bytes);
+    Result<uint64_t> rest = at.PlanBudget(bytes);
     return rest.ok() ? at.plan->SetBudget(*rest) : rest.status();
   });
   if (set.ok()) return set;
@@ -285,7 +287,7 @@ Status Attachment::Reorder(std::vector<uint32_t> order) {
     return Status(Code::kInvalidArgument, "the order is empty");
   }
   return Run([&](Standing& at) -> Status {
-    Result<std::vector<uint32_t>> here = PlanOrder(at, order);
+    Result<std::vector<uint32_t>> here = at.PlanOrder(order);
     if (!here.ok()) return here.status();
     return at.plan->Reorder(std::move(here).value());
   });
@@ -319,6 +321,31 @@ Result<hoist_plan_info> Attachment::plan_info() {
   return info;
 }
 
+template <typename Call>
+Status Attachment::OnLast(const Call& call) {
+  const MutexLock lock(mu_);
+  return standing_ == nullptr ? Status() : Unlocked(call);
+}
+
+hoist_plan_stats Attachment::stats() {
+  hoist_plan_stats stats = {};
+  (void)OnLast([&](Standing& at) {
+    stats = at.plan->stats();
+    return Status();
+  });
+  return stats;
+}
+
+Result<int> Attachment::KindOf(uint32_t group) {
+  if (Status s = first_->CheckGroup(group); !s.ok()) return s;
+  Result<int> kind = int{HOIST_PLANNED_NOT};
+  (void)OnLast([&](Standing& at) {
+    kind = at.KindOf(group);
+    return Status();
+  });
+  return kind;
+}
+
 Result<Attachment::Placed> Attachment::Place(uint32_t group, uint32_t tensor) {
   if (Status s = first_->CheckGroup(group); !s.ok()) return s;
   auto known = first_->groups()[group].Tensor(tensor);
@@ -335,6 +362,7 @@ Result<Attachment::Placed> Attachment::Place(uint32_t group, uint32_t tensor) {
       placed.image = lease->grant().address;
       return lease->Check();
     }
+    if (at.plan->KindOf(number).value() == HOIST_PLANNED_NOT) return Status();
     Result<const void*> image = at.plan->AddressOf(number);
     if (image.ok()) placed.image = image.value();
     return image.status();

@@ -7,7 +7,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <vector>
 
 #include "client/src/attachment/model_source.h"
@@ -33,9 +32,17 @@ class Attachment {
   using Connect = std::function<Result<std::shared_ptr<Session>>(
       std::optional<std::chrono::milliseconds> deadline)>;
 
+  // What the caller has: a session that is open while `open` exists, and the
+  // source's model there. Or nothing.
+  struct Begin {
+    std::shared_ptr<Session> session;
+    std::shared_ptr<void> open;
+    HeldModel model;
+  };
+
   // `options.plan` is set.
   static Result<std::unique_ptr<Attachment>> Create(
-      const hoist_attachment_options& options, Connect connect);
+      const hoist_attachment_options& options, Connect connect, Begin begin);
   Attachment(const Attachment&) = delete;
   Attachment& operator=(const Attachment&) = delete;
   ~Attachment();
@@ -53,6 +60,8 @@ class Attachment {
   int event_fd() const { return event_.get(); }
   hoist_attachment_info info();
   Result<hoist_plan_info> plan_info();
+  hoist_plan_stats stats();
+  Result<int> KindOf(uint32_t group);
   const ModelPtr& model() const { return first_; }
   // A tensor of today's model, and its group's address.
   struct Placed {
@@ -71,18 +80,16 @@ class Attachment {
   Attachment(const hoist_attachment_options& options, Connect connect,
              ModelSource source);
 
-  // Making what stands; `mu_` is not held.
-  Result<StandingPtr> Stand(const PlanTerms& terms, StandingPtr before,
+  // Making what stands; `mu_` is not held. Takes `before`, unless no hoistd is
+  // there.
+  Result<StandingPtr> Stand(const PlanTerms& terms, StandingPtr& before,
                             std::optional<std::chrono::milliseconds> deadline);
   // Retries until then.
-  Result<StandingPtr> StandBy(const PlanTerms& terms, StandingPtr before,
+  Result<StandingPtr> StandBy(const PlanTerms& terms, StandingPtr& before,
                               Clock::time_point until);
   Status FindModel(Standing& at);
   Status HoldResidents(Standing& at);
   Status MakePlan(Standing& at, const PlanTerms& terms);
-  Result<std::vector<uint32_t>> PlanOrder(
-      const Standing& at, std::span<const uint32_t> order) const;
-  Result<uint64_t> PlanBudget(const Standing& at, uint64_t budget) const;
 
   // Runs `call` on what stands, after a renewal if need be, and again if
   // hoistd's end hit it harmlessly. Counts a stage of `staged`, unless null.
@@ -92,6 +99,9 @@ class Attachment {
   // Runs `call` without the lock, while nothing replaces what stands.
   template <typename Call>
   Status Unlocked(const Call& call) HOIST_REQUIRES(mu_);
+  // Runs `call` on the last plan, if there is one. Renews nothing.
+  template <typename Call>
+  Status OnLast(const Call& call);
   // `patience`: for groups that are still staged under an ended plan.
   Status AwaitStanding(std::chrono::milliseconds patience) HOIST_REQUIRES(mu_);
   Status RenewLocked() HOIST_REQUIRES(mu_);
@@ -110,7 +120,8 @@ class Attachment {
   const KeptOptions plan_options_;        // Blocks by the attachment's numbers.
   const std::chrono::milliseconds wait_;  // For the next hoistd.
   UniqueFd event_;
-  ModelPtr first_;  // Fixed once Create has returned, as the next.
+  ModelPtr first_;  // Fixed once Create has returned, as the next two.
+  bool on_cpu_ = false;
   std::vector<uint32_t> residents_;
 
   Mutex mu_;

@@ -16,12 +16,6 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kFirstPause{10}, kLongestPause{500};
 
-uint64_t BytesOf(const std::map<uint32_t, std::unique_ptr<Lease>>& leases) {
-  uint64_t bytes = 0;
-  for (const auto& [group, lease] : leases) bytes += lease->grant().image_bytes;
-  return bytes;
-}
-
 Status NotBack(milliseconds waited, const Status& why) {
   return Status(
       Code::kUnavailable,
@@ -35,13 +29,13 @@ Status NotBack(milliseconds waited, const Status& why) {
 }  // namespace
 
 Result<Attachment::StandingPtr> Attachment::StandBy(const PlanTerms& terms,
-                                                    StandingPtr before,
+                                                    StandingPtr& before,
                                                     Clock::time_point until) {
   milliseconds pause = kFirstPause;
   while (true) {
     const auto left = std::chrono::duration_cast<milliseconds>(
         std::max(until - Clock::now(), Clock::duration::zero()));
-    Result<StandingPtr> made = Stand(terms, std::move(before), left);
+    Result<StandingPtr> made = Stand(terms, before, left);
     if (made.ok()) return made;
     const Code code = made.status().code();
     if (code != Code::kUnavailable && code != Code::kAborted) return made;
@@ -53,27 +47,41 @@ Result<Attachment::StandingPtr> Attachment::StandBy(const PlanTerms& terms,
 
 // If only the plan has ended, the session stays.
 Result<Attachment::StandingPtr> Attachment::Stand(
-    const PlanTerms& terms, StandingPtr before,
+    const PlanTerms& terms, StandingPtr& before,
     std::optional<milliseconds> deadline) {
-  StandingPtr at = std::move(before);
-  if (at != nullptr) at->GiveBack();
-  if (at == nullptr || !at->session->Check().ok()) {
-    at = std::make_unique<Standing>();
+  StandingPtr at;
+  if (before != nullptr && before->session->Check().ok()) {
+    at = std::move(before);
+    at->GiveBack();
+  } else {
     Result<std::shared_ptr<Session>> connected = connect_(deadline);
     if (!connected.ok()) return connected.status();
-    at->session = std::move(connected).value();
-    if (Status s = FindModel(*at); !s.ok()) return s;
+    before.reset();  // The next plan needs the room.
+    std::shared_ptr<Session> made = std::move(connected).value();
+    std::shared_ptr<void> open(nullptr, [made](void*) { made->Close(); });
+    at = std::make_unique<Standing>(Begin{std::move(made), std::move(open)});
   }
+  if (Status s = FindModel(*at); !s.ok()) return s;
   if (Status s = CheckOptions(*at->session, plan_options_); !s.ok()) return s;
+  if (first_ != nullptr && at->on_cpu(plan_options_.device) != on_cpu_) {
+    return Status(Code::kFailedPrecondition,
+                  "hoistd was started again, and its device " +
+                      std::to_string(plan_options_.device) +
+                      " is of another kind now; put the old one back, or free "
+                      "the attachment and attach anew");
+  }
   if (Status s = HoldResidents(*at); !s.ok()) return s;
   if (Status s = MakePlan(*at, terms); !s.ok()) return s;
   return at;
 }
 
 Status Attachment::FindModel(Standing& at) {
-  Result<HeldModel> found = source_.Find(*at.session, first_.get());
-  if (!found.ok()) return found.status();
-  at.model = std::move(found).value();
+  if (!at.number.empty()) return Status();
+  if (at.model.table == nullptr) {
+    Result<HeldModel> found = source_.Find(*at.session, first_.get());
+    if (!found.ok()) return found.status();
+    at.model = std::move(found).value();
+  }
   if (first_ == nullptr) {
     at.number.resize(at.model.table->groups().size());
     std::iota(at.number.begin(), at.number.end(), 0);
@@ -100,9 +108,9 @@ Status Attachment::HoldResidents(Standing& at) {
 }
 
 Status Attachment::MakePlan(Standing& at, const PlanTerms& terms) {
-  Result<uint64_t> budget = PlanBudget(at, terms.budget);
+  Result<uint64_t> budget = at.PlanBudget(terms.budget);
   if (!budget.ok()) return budget.status();
-  Result<std::vector<uint32_t>> order = PlanOrder(at, terms.order);
+  Result<std::vector<uint32_t>> order = at.PlanOrder(terms.order);
   if (!order.ok()) return order.status();
   PlanTerms own{*budget, std::move(order).value(), terms.learn};
   hoist_plan_options options = WithTerms(plan_options_, own);
@@ -122,38 +130,6 @@ Status Attachment::MakePlan(Standing& at, const PlanTerms& terms) {
   if (!plan.ok()) return plan.status();
   at.plan = std::move(plan).value();
   return at.plan->SignalOn(event_.get());
-}
-
-// Without the residents; an unknown one stays unknown if there are none.
-Result<std::vector<uint32_t>> Attachment::PlanOrder(
-    const Standing& at, std::span<const uint32_t> order) const {
-  std::vector<uint32_t> numbers;
-  if (order.empty() && residents_.empty()) return numbers;
-  std::vector<uint32_t> all(order.begin(), order.end());
-  if (all.empty()) {
-    all.resize(at.number.size());
-    std::iota(all.begin(), all.end(), 0);
-  }
-  for (const uint32_t group : all) {
-    if (group >= at.number.size()) return at.model.table->CheckGroup(group);
-    if (at.Resident(group) == nullptr) numbers.push_back(at.number[group]);
-  }
-  if (!numbers.empty()) return numbers;
-  return Status(Code::kInvalidArgument,
-                "all groups of the order are residents; leave one to the plan, "
-                "or give no residents and a budget that holds all");
-}
-
-Result<uint64_t> Attachment::PlanBudget(const Standing& at,
-                                        uint64_t budget) const {
-  const uint64_t held = BytesOf(at.residents);
-  if (budget == 0 || budget > held) return budget == 0 ? 0 : budget - held;
-  return Status(Code::kResourceExhausted,
-                "a budget of " + std::to_string(budget) +
-                    " bytes is too small: its residents have " +
-                    std::to_string(held) +
-                    " bytes, and the plan needs room for other groups; raise "
-                    "it, or name fewer residents");
 }
 
 }  // namespace hoist

@@ -2,9 +2,14 @@
 #ifndef HOIST_CLIENT_SRC_ATTACHMENT_STANDING_H_
 #define HOIST_CLIENT_SRC_ATTACHMENT_STANDING_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <numeric>
+#include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "client/src/attachment/attachment.h"
@@ -13,12 +18,17 @@ namespace hoist {
 
 // Threads:  the owner's.
 struct Attachment::Standing {
-  Standing() = default;
+  explicit Standing(Begin begin)
+      : session(std::move(begin.session)),
+        open(std::move(begin.open)),
+        model(std::move(begin.model)) {}
   Standing(const Standing&) = delete;
   Standing& operator=(const Standing&) = delete;
   ~Standing() {
     GiveBack();
-    if (session != nullptr) session->Close();
+    if (model.table != nullptr && session->Check().ok()) {
+      session->model_uses().DoneWith(*model.table);
+    }
   }
   // Waits for the GPU.
   void GiveBack() {
@@ -34,7 +44,58 @@ struct Attachment::Standing {
     return session->FindDevice(device)->kind == DeviceKind::kEmulated;
   }
 
-  std::shared_ptr<Session> session;
+  // HOIST_PLANNED_*, by the first number.
+  Result<int> KindOf(uint32_t group) const {
+    if (Resident(group) != nullptr) return int{HOIST_PLANNED_RESIDENT};
+    return plan->KindOf(number[group]);
+  }
+  // The plan's order, in numbers of this hoistd: without the residents; an
+  // unknown one stays so if there are none. InvalidArgument: nothing is left.
+  Result<std::vector<uint32_t>> PlanOrder(
+      std::span<const uint32_t> order) const {
+    std::vector<uint32_t> numbers;
+    if (order.empty() && residents.empty()) return numbers;
+    std::vector<uint32_t> all(order.begin(), order.end());
+    if (all.empty()) {
+      all.resize(number.size());
+      std::iota(all.begin(), all.end(), 0);
+    }
+    for (const uint32_t group : all) {
+      if (group >= number.size()) return model.table->CheckGroup(group);
+      if (Resident(group) == nullptr) numbers.push_back(number[group]);
+    }
+    if (!numbers.empty()) return numbers;
+    return Status(
+        Code::kInvalidArgument,
+        "all groups of the order are residents; leave one to the plan, or give "
+        "no residents and a budget that holds all");
+  }
+  // The reverse.
+  std::vector<uint32_t> OwnOrder(std::span<const uint32_t> order) const {
+    std::vector<uint32_t> groups;
+    for (const uint32_t here : order) {
+      const auto at = std::find(number.begin(), number.end(), here);
+      groups.push_back(static_cast<uint32_t>(at - number.begin()));
+    }
+    return groups;
+  }
+  // What the residents leave to the plan. ResourceExhausted: nothing.
+  Result<uint64_t> PlanBudget(uint64_t budget) const {
+    uint64_t held = 0;
+    for (const auto& [group, lease] : residents) {
+      held += lease->grant().image_bytes;
+    }
+    if (budget == 0 || budget > held) return budget == 0 ? 0 : budget - held;
+    return Status(Code::kResourceExhausted,
+                  "a budget of " + std::to_string(budget) +
+                      " bytes is too small: its residents have " +
+                      std::to_string(held) +
+                      " bytes, and the plan needs room for other groups; raise "
+                      "it, or name fewer residents");
+  }
+
+  const std::shared_ptr<Session> session;
+  const std::shared_ptr<void> open;  // The last one closes the session.
   HeldModel model;
   std::vector<uint32_t> number;  // Here, of the first model's groups.
   std::map<uint32_t, std::unique_ptr<Lease>> residents;  // By first number.

@@ -38,6 +38,9 @@ Status Read(const hoist_attachment_options* options, AttachmentOptions* read) {
         "and free the attachment to give its memory back");
   }
   own.renew_deadline_ms = AtMostADay(own.renew_deadline_ms);
+  if (own.session != nullptr || own.model != nullptr) {
+    if (s = CheckBoth(own.session, own.model); !s.ok()) return s;
+  }
   return own.resident_count == 0 ? s : Check({{own.residents, "residents"}});
 }
 
@@ -55,9 +58,15 @@ int hoist_attach(const hoist_attachment_options* options,
       [&]() -> Status {
         hoist::AttachmentOptions given;
         if (Status s = hoist::Read(options, &given); !s.ok()) return s;
+        Attachment::Begin begin;
+        if (const hoist_session* on = given.own.session; on != nullptr) {
+          const hoist::ModelPtr& table = given.own.model->table;
+          begin = {on->session, on->open, {table, on->session->Hold(table)}};
+        }
         return hoist::Hand(
             attachment,
-            Attachment::Create(given.own, hoist::ConnectorOf(given.connect)));
+            Attachment::Create(given.own, hoist::ConnectorOf(given.connect),
+                               std::move(begin)));
       });
 }
 
@@ -136,6 +145,23 @@ int hoist_attachment_plan(hoist_attachment* attachment, hoist_plan_info* info,
                 if (!found.ok()) return found.status();
                 return hoist::WriteSized(*found, info);
               });
+}
+
+int hoist_attachment_group_kind(hoist_attachment* attachment, uint32_t group,
+                                int* kind, hoist_error** error) {
+  return With(attachment, "attachment", error, {{kind, "kind"}},
+              [&](Attachment& own) -> Status {
+                const auto found = own.KindOf(group);
+                if (found.ok()) *kind = found.value();
+                return found.status();
+              });
+}
+
+int hoist_attachment_get_stats(hoist_attachment* attachment,
+                               hoist_plan_stats* stats, hoist_error** error) {
+  return With(
+      attachment, "attachment", error, {{stats, "stats"}},
+      [&](Attachment& own) { return hoist::WriteSized(own.stats(), stats); });
 }
 
 int hoist_attachment_model(const hoist_attachment* attachment,

@@ -149,12 +149,8 @@ class AttachmentTest : public ::testing::Test {
   hoist::Status Done(uint32_t group) { return attachment_->Done(group); }
   hoist::Status Check() { return attachment_->Check(); }
   hoist::Status Renew() { return attachment_->Renew(); }
-  hoist_attachment_info Info() { return attachment_->info(); }
-  hoist_plan_info PlanInfo() {
-    const auto info = attachment_->plan();
-    EXPECT_TRUE(info.ok()) << info.status().message();
-    return *info;
-  }
+  hoist_attachment_info Info() { return attachment_->Describe(); }
+  hoist_plan_info PlanInfo() { return attachment_->info(); }
 
   // One group of the first model's number; it holds the pattern of `is`.
   hoist::Status Use(uint32_t group, uint32_t is,
@@ -414,6 +410,9 @@ TEST_F(AttachmentTest, ResidentsAreForcedAgain) {
     ExpectPass();
     const hoist_plan_info info = PlanInfo();
     EXPECT_EQ(info.group_count, kGroups - 2);
+    EXPECT_EQ(attachment_->kind(6), hoist::Planned::kResident);
+    EXPECT_EQ(attachment_->kind(7), hoist::Planned::kStreamed);
+    EXPECT_EQ(attachment_->kind(kGroups), hoist::Planned::kNot);
     EXPECT_LE(info.budget_bytes, kBudget - 2 * kBytes);
     // Staged beside a ring that they do not share.
     const void* const one = Stage(1);
@@ -439,6 +438,68 @@ TEST_F(AttachmentTest, ResidentsAreForcedAgain) {
   EXPECT_EQ(Attach(options).code(), Code::kInvalidArgument);
   options.residents = {kGroups};
   EXPECT_EQ(Attach(options).code(), Code::kOutOfRange);
+}
+
+// As the bytes of a group that a caller reads outside of a stage.
+TEST_F(AttachmentTest, ARenewalGivesMemoryBackOnceAHoistdIsThere) {
+  StartHoistd();
+  auto session = hoistd_->Connect();
+  ASSERT_TRUE(PublishAs(*session, "mine", 1, Ascending()).ok());
+  hoist::AttachmentOptions options = Options();
+  options.source = "mine";
+  options.residents = {1};
+  options.renew_deadline = std::chrono::milliseconds(50);
+  ASSERT_TRUE(Attach(options).ok());
+  const void* const data = Stage(1);
+  EXPECT_TRUE(Done(1).ok());
+  const uint64_t generation = Info().generation;
+  hoistd_->Kill();
+  EXPECT_EQ(Use(0, 0).code(), Code::kUnavailable);
+  EXPECT_EQ(Renew().code(), Code::kUnavailable);
+  EXPECT_EQ(WrongWords(data, 1, 1, kBytes), 0u);
+  EXPECT_EQ(Info().generation, generation);
+  EXPECT_EQ(attachment_->kind(1), hoist::Planned::kResident);
+  hoistd_->Start();
+  session = hoistd_->Connect();
+  EXPECT_EQ(Use(0, 0).code(), Code::kNotFound);
+  EXPECT_GT(Info().generation, generation);
+  ASSERT_TRUE(PublishAs(*session, "mine", 1, Ascending()).ok());
+  ExpectPass();
+  EXPECT_GT(Info().generation, generation + 1);
+  EXPECT_EQ(Info().renewals, 1u);
+}
+
+TEST_F(AttachmentTest, BeginsWithTheSessionAndTheModelOfItsCaller) {
+  StartHoistd();
+  auto session = hoistd_->Connect();
+  auto model = PublishAs(*session, "mine", 1, Ascending());
+  ASSERT_TRUE(model.ok());
+  hoist::AttachmentOptions options = Options();
+  options.source = "mine";
+  const auto attach = [&] {
+    auto made = hoist::Attachment::Create(options, *session, *model);
+    if (made.ok()) attachment_.emplace(std::move(*made));
+    return made.status();
+  };
+  ASSERT_TRUE(attach().ok());
+  ExpectPass();
+  EXPECT_GT(attachment_->stats().stages, 0u);
+  attachment_.reset();
+  EXPECT_TRUE(session->Check().ok());  // It is the caller's, too.
+  ASSERT_TRUE(attach().ok());
+  session->Close();
+  EXPECT_EQ(Use(0, 0).code(), Code::kFailedPrecondition);
+  EXPECT_EQ(Check().code(), Code::kFailedPrecondition);  // Once.
+  ExpectPass();
+  EXPECT_EQ(Info().renewals, 1u);
+  attachment_.reset();
+  EXPECT_EQ(attach().code(), Code::kFailedPrecondition);
+  session = hoistd_->Connect();
+  ASSERT_TRUE(attach().ok());
+  Restart();
+  session = hoistd_->Connect();
+  // The model is the former hoistd's.
+  EXPECT_EQ(attach().code(), Code::kFailedPrecondition);
 }
 
 TEST_F(AttachmentTest, EventsTellOfTheEndAndTheRenewal) {

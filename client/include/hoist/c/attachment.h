@@ -34,7 +34,9 @@ extern "C" {
  *           (hoist_attachment_info) before each launch.
  * Threads:  any. One renews, while the others wait.
  * Errors:   of a renewal, from the call that needed it; the next call tries
- *           again. UNAVAILABLE: no hoistd within renew_deadline_ms.
+ *           again. UNAVAILABLE: no hoistd within renew_deadline_ms; what was
+ *           mapped stays so. FAILED_PRECONDITION: the next hoistd has another
+ *           kind of device.
  *           DEADLINE_EXCEEDED: one is there, and silent, for the connection's
  *           call_deadline_ms, or hoist_set_patience.
  *           DATA_LOSS: the source has other weights than at first. NOT_FOUND:
@@ -62,6 +64,11 @@ typedef struct hoist_attachment_options {
   /* How long a renewal waits for the next hoistd, counted from its first
    * attempt; later attempts then try once. 0: 60 s. */
   uint64_t renew_deadline_ms;
+  /* NULL, or both: a session to begin with, which the attachment shares, and
+   * the source's model there. Renewals use `connect` and the source. Its end
+   * ends the session's use of the model, as hoist_done_with_model. */
+  const hoist_session* session;
+  const hoist_model* model;
 } hoist_attachment_options;
 
 /* Connects, finds the model, and sets the plan. Fails as hoist_connect, the
@@ -119,8 +126,9 @@ typedef struct hoist_attachment_info {
   size_t struct_size;
   int state;         /* HOIST_ATTACHMENT_*. */
   uint64_t renewals; /* So far. */
-  /* Grows with each remake of the plan and each renewal, which void addresses
-   * and graphs of older generations. */
+  /* Grows with each remake of the plan and each renewal, and when a renewal
+   * that fails has given the old memory back. Addresses and graphs of older
+   * generations are void. */
   uint64_t generation;
 } hoist_attachment_info;
 
@@ -132,10 +140,20 @@ HOIST_API int hoist_attachment_describe(hoist_attachment* attachment,
  * not among them, except in the budget. Renews, if need be. */
 HOIST_API int hoist_attachment_plan(hoist_attachment* attachment,
                                     hoist_plan_info* info, hoist_error** error);
+/* As hoist_plan_group_kind, of the last plan; forced residents are residents.
+ * Renews nothing. */
+HOIST_API int hoist_attachment_group_kind(hoist_attachment* attachment,
+                                          uint32_t group, int* kind,
+                                          hoist_error** error);
+/* As hoist_plan_get_stats, of the last plan. Renews nothing. */
+HOIST_API int hoist_attachment_get_stats(hoist_attachment* attachment,
+                                         hoist_plan_stats* stats,
+                                         hoist_error** error);
 /* The model as first found. */
 HOIST_API int hoist_attachment_model(const hoist_attachment* attachment,
                                      hoist_model** model, hoist_error** error);
-/* As hoist_plan_tensor: with its address in every stage of this generation.
+/* A tensor with its address in every stage of this generation; NULL if the
+ * order lacks the group, which then has a new address in each stage.
  * `offset_bytes` may change with the generation. Renews, if need be. */
 HOIST_API int hoist_attachment_tensor(hoist_attachment* attachment,
                                       uint32_t group, uint32_t tensor,
