@@ -18,13 +18,14 @@
 // Views:    of a weight (`wt = w.t()`) may be kept: they show it whenever the
 //           weight has its bytes, under this plan and any later one. A view
 //           taken while the weight had none shows them after Detach.
-// Death:    when hoistd ends, or ends the session (`hoistctl end`), running
-//           uses fail with Unavailable. The next Use, SetBudget or SetOrder
-//           attaches the module again, with the same options, to the hoistd
-//           that then listens there. It waits for that once, for
+// Death:    when hoistd ends, or ends the session (`hoistctl end`), what is in
+//           use stays so. Once no scope is left, the next Use, SetBudget or
+//           SetOrder attaches the module again, with the last budget and order,
+//           to the hoistd that then listens there (hoist_attachment.h); before,
+//           it fails with Unavailable. On a GPU it does so once in any case, as
+//           what was computed is void. It waits for a hoistd once, for
 //           plan.stage_deadline. It finds the weights by `path`, `model` or
-//           content. DataLoss: they differ. NotFound: hoistd has them no more.
-//           A learned order is learned again. Nothing may be in use then.
+//           name. DataLoss: they differ. NotFound: hoistd has them no more.
 //           Detach always works.
 // Errors:   Status and Result. Only misuse of an idle weight throws, from the
 //           torch function that touches it.
@@ -43,9 +44,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <shared_mutex>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -53,7 +52,6 @@
 #include <utility>
 #include <vector>
 
-#include "hoist/torch/again.h"
 #include "hoist/torch/bind.h"
 
 namespace hoist {
@@ -119,7 +117,6 @@ class Attached {
         (void)End();
         scopes_ = std::move(other.scopes_);
         use_ = std::move(other.use_);
-        told_ = other.told_;
       }
       return *this;
     }
@@ -132,9 +129,7 @@ class Attached {
       }
       scopes_.clear();
       use_.reset();
-      if (!IsEnd(ended)) return ended;
-      *told_ = true;
-      return Explained(ended);
+      return ended;
     }
 
    private:
@@ -161,7 +156,6 @@ class Attached {
     void Own(Other&) const {}
 
     std::unique_ptr<std::atomic<int>, Leave> use_;  // Ends after the scopes.
-    std::atomic<bool>* told_ = nullptr;             // The State's.
     std::vector<StagedTensors::Scope> scopes_;
   };
 
@@ -169,22 +163,27 @@ class Attached {
   // of the module's groups share one place. DeadlineExceeded: another thread's
   // scope did not end in turn_deadline.
   Result<Scope> Use(const ::torch::nn::Module& module) {
-    return Anew<Result<Scope>>([&] { return UseModule(module); });
+    if (state_ == nullptr) return MovedFrom();
+    const auto found = state_->groups_of.find(&module);
+    if (found == state_->groups_of.end()) {
+      return Status(Code::kNotFound,
+                    "the module is no part of the one that was attached");
+    }
+    return UseGroups(found->second);
   }
   // By the name of a group, or else of a module.
   Result<Scope> Use(const std::string& name) {
-    return Anew<Result<Scope>>([&]() -> Result<Scope> {
-      if (state_->staged.has_value()) {
-        Result<uint32_t> group = state_->staged->model().FindGroup(name);
-        if (group.ok()) return UseGroups({*group});
-      }
-      const auto found = state_->modules.find(name);
-      if (found == state_->modules.end()) {
-        return Status(Code::kNotFound,
-                      "there is no group and no module \"" + name + "\"");
-      }
-      return UseModule(*found->second);
-    });
+    if (state_ == nullptr) return MovedFrom();
+    if (state_->staged.has_value()) {
+      Result<uint32_t> group = state_->staged->model().FindGroup(name);
+      if (group.ok()) return UseGroups({*group});
+    }
+    const auto found = state_->modules.find(name);
+    if (found == state_->modules.end()) {
+      return Status(Code::kNotFound,
+                    "there is no group and no module \"" + name + "\"");
+    }
+    return Use(*found->second);
   }
 
   // Whether the weights of the module and all below it need no scope: the plan
@@ -193,7 +192,6 @@ class Attached {
   // attach. Hold a scope while another thread may cause one.
   bool bound(const ::torch::nn::Module& module) const {
     if (state_ == nullptr) return false;
-    const std::shared_lock<std::shared_mutex> lock(state_->renewing);
     const auto found = state_->groups_of.find(&module);
     return state_->staged.has_value() && found != state_->groups_of.end() &&
            std::all_of(
@@ -230,49 +228,29 @@ class Attached {
   // Ends a pass. The first one's order is learned, and the plan is remade with
   // it.
   Status EndPass() {
-    if (state_ == nullptr) return MovedFrom();
-    const std::shared_lock<std::shared_mutex> lock(state_->renewing);
-    Status ended = Live([&] { return state_->staged->EndPass(); });
-    state_->between = ended.ok();
-    if (!HoistdEnded(ended)) return ended;
-    state_->told = true;
-    return Explained(ended);
+    return Live([&] { return state_->staged->EndPass(); });
   }
   // ResourceExhausted: the plan is unchanged.
   Status SetBudget(uint64_t bytes) {
-    return Anew<Status>([&] {
-      Status set = Live([&] { return state_->staged->SetBudget(bytes); });
-      if (set.ok()) state_->origin.plan.budget_bytes = bytes;
-      return set;
-    });
+    return Live([&] { return state_->staged->SetBudget(bytes); });
   }
   // One pass's groups by name, in order of use; groups may repeat. Learning
   // ends. NotFound: no such group; the plan is unchanged.
   Status SetOrder(const std::vector<std::string>& groups) {
-    return Anew<Status>([&] {
-      return Live([&]() -> Status {
-        std::vector<uint32_t> order;
-        for (const std::string& name : groups) {
-          Result<uint32_t> group = state_->staged->model().FindGroup(name);
-          if (!group.ok()) return group.status();
-          order.push_back(*group);
-        }
-        if (Status s = state_->staged->SetOrder(order); !s.ok()) return s;
-        state_->origin.plan.order = order;
-        state_->origin.plan.learn = false;
-        return Status();
-      });
+    return Live([&]() -> Status {
+      std::vector<uint32_t> order;
+      for (const std::string& name : groups) {
+        Result<uint32_t> group = state_->staged->model().FindGroup(name);
+        if (!group.ok()) return group.status();
+        order.push_back(*group);
+      }
+      return state_->staged->SetOrder(order);
     });
   }
   // Call it after synchronizing, before results are used. Unavailable, once, if
   // hoistd ended since the last call and a GPU may have computed meanwhile.
   Status Check() const {
-    if (state_ == nullptr) return MovedFrom();
-    const std::shared_lock<std::shared_mutex> lock(state_->renewing);
-    if (state_->is_void.exchange(false)) return Explained(Ended());
-    Status checked = Live([&] { return state_->staged->Check(); });
-    if (HoistdEnded(checked)) state_->told = true;
-    return checked;
+    return Live([&] { return state_->staged->Check(); });
   }
 
   // A copy of a weight's true value, on the CPU. FailedPrecondition: a group
@@ -288,10 +266,10 @@ class Attached {
   // nothing.
   Status Detach();
 
-  // Valid until Detach, or until an automatic attach.
+  // As first found. Valid until Detach.
   const Model& model() const { return state_->staged->model(); }
   // As model().
-  const Plan& plan() const { return state_->staged->plan(); }
+  const Attachment& plan() const { return state_->staged->plan(); }
   // Where inputs must be.
   c10::Device device() const { return state_->device; }
 
@@ -301,15 +279,10 @@ class Attached {
   struct State {
     ~State() {
       if (!staged.has_value()) return;
-      Leave();  // Nothing is bound then.
+      staged.reset();  // Nothing is bound then.
       for (size_t i = 0; i < bindings.kept.size(); ++i) {
         bindings.MakeOrphans(i, "was in hoistd when its Attached was dropped");
       }
-    }
-    // Ends the use of its model.
-    void Leave() {
-      (void)staged->DoneWithModel();  // The session may have ended.
-      staged.reset();
     }
     void Watch() {
       staged->Watch(
@@ -320,18 +293,8 @@ class Attached {
     }
 
     internal::Bindings bindings;
-    internal::Origin origin;
-    std::optional<Session> session;       // That it made itself.
     std::optional<StagedTensors> staged;  // None: detached.
-    // Shared to stage, exclusive to replace `staged`.
-    mutable std::shared_mutex renewing;
-    std::atomic<int> uses{0};  // Scopes.
-    // Nothing was used since the last pass; hoistd's end hits no use.
-    std::atomic<bool> between{true};
-    mutable std::atomic<bool> told{false};     // A caller knows of hoistd's
-                                               // end.
-    mutable std::atomic<bool> is_void{false};  // A GPU's results.
-    std::optional<std::chrono::steady_clock::time_point> until;  // To wait.
+    std::atomic<int> uses{0};             // Scopes.
     c10::Device device{at::kCPU};
     std::chrono::milliseconds turn_deadline{0};
     std::unordered_map<const ::torch::nn::Module*, std::vector<uint32_t>>
@@ -345,26 +308,17 @@ class Attached {
 
   template <typename Call>
   Status Live(const Call& call) const {
+    if (state_ == nullptr) return MovedFrom();
     if (!state_->staged.has_value()) {
       return Status(Code::kFailedPrecondition, "the module is detached");
     }
     return internal::Catching(call);
   }
 
-  Result<Scope> UseModule(const ::torch::nn::Module& module) {
-    const auto found = state_->groups_of.find(&module);
-    if (found == state_->groups_of.end()) {
-      return Status(Code::kNotFound,
-                    "the module is no part of the one that was attached");
-    }
-    return UseGroups(found->second);
-  }
-
   Result<Scope> UseGroups(const std::vector<uint32_t>& groups) {
     Scope scope;
     state_->uses.fetch_add(1);
     scope.use_.reset(&state_->uses);
-    scope.told_ = &state_->told;
     Status used = Live([&] {
       for (const uint32_t group : groups) {
         Result<StagedTensors::Scope> one =
@@ -378,58 +332,10 @@ class Attached {
     return scope;
   }
 
-  // Retries a call that hoistd's end failed, if a caller knows of the end or it
-  // hit no use.
-  template <typename Done, typename Call>
-  Done Anew(const Call& call) {
-    if (state_ == nullptr) return MovedFrom();
-    Status why;
-    {
-      const std::shared_lock<std::shared_mutex> lock(state_->renewing);
-      Done done = call();
-      why = StatusOf(done);
-      if (!HoistdEnded(why)) {
-        if (state_->between.load(std::memory_order_relaxed)) {
-          state_->between = false;
-        }
-        return done;
-      }
-    }
-    const bool hits_none = state_->between.load() && state_->device.is_cpu();
-    if (!state_->told.exchange(true) && !hits_none) return Explained(why);
-    if (Status renewed = Renew(/*closed=*/false); !renewed.ok()) {
-      return renewed;
-    }
-    const std::shared_lock<std::shared_mutex> lock(state_->renewing);
-    return call();
-  }
-  static Status StatusOf(const Status& status) { return status; }
-  template <typename T>
-  static Status StatusOf(const Result<T>& result) {
-    return result.ok() ? Status() : result.status();
-  }
   static Status MovedFrom() {
     return Status(Code::kInvalidArgument,
                   "this Attached was moved from; use the one that it became");
   }
-  // Aborted: only the plan has ended, with a hoistd that died.
-  static bool IsEnd(const Status& status) {
-    return status.code() == Code::kUnavailable ||
-           status.code() == Code::kAborted;
-  }
-  bool HoistdEnded(const Status& status) const {
-    return IsEnd(status) && state_->staged.has_value() && IsEnd(Ended());
-  }
-  Status Ended() const { return state_->staged->Check(); }
-  static Status Explained(const Status& why) {
-    return Status(Code::kUnavailable,
-                  "hoistd has ended the session, and what was in use is void; "
-                  "the next use attaches the module again (" +
-                      why.message() + ")");
-  }
-
-  Status Renew(bool closed);
-  Status RenewOnce(const ConnectOptions& connect);
 
   std::unique_ptr<State> state_;
 };
@@ -461,8 +367,7 @@ inline Result<at::Tensor> Attached::Value(const std::string& name) {
   at::Tensor value;
   Status status = internal::Catching([&] {
     if (state_->staged.has_value() && group != state_->group_of.end()) {
-      Result<Scope> scope =
-          Anew<Result<Scope>>([&] { return UseGroups({group->second}); });
+      Result<Scope> scope = UseGroups({group->second});
       if (!scope.ok()) return scope.status();
       value = copy();
       if (Status s = scope->End(); !s.ok()) return s;
@@ -475,60 +380,6 @@ inline Result<at::Tensor> Attached::Value(const std::string& name) {
   return value;
 }
 
-// Connects to a new hoistd after one has ended. `closed`: or the session alone.
-inline Status Attached::Renew(bool closed) {
-  using Clock = std::chrono::steady_clock;
-  State& state = *state_;
-  const std::unique_lock<std::shared_mutex> lock(state.renewing);
-  const Status why = Ended();
-  if (why.ok()) return why;  // Another thread has done it.
-  if (!IsEnd(why) && !closed) return why;
-  if (state.uses.load() > 0) return Explained(why);
-  if (!state.until.has_value())
-    state.until = Clock::now() + state.origin.wait();
-  const auto end = *state.until;
-  Status renewed = internal::TryUntil(end, [&] {
-    return internal::Catching([&] { return RenewOnce(state.origin.connect); });
-  });
-  if (!renewed.ok()) return renewed;
-  state.until.reset();
-  state.told = false;
-  state.between = true;
-  state.is_void = !state.device.is_cpu();
-  return Status();
-}
-
-inline Status Attached::RenewOnce(const ConnectOptions& connect) {
-  State& state = *state_;
-  Result<Session> session = Session::Connect(connect);
-  if (!session.ok()) return session.status();
-  Result<Model> model = state.bindings.source->Find(*session);
-  if (!model.ok()) return model.status();
-  Result<internal::Renumbered> now =
-      internal::Renumber(state.staged->model(), *model);
-  if (!now.ok()) return now.status();
-  PlanOptions plan = state.origin.plan;
-  internal::Renumber(*now, &plan.order);
-  Result<StagedTensors> staged =
-      StagedTensors::Create(*session, std::move(*model), plan);
-  if (!staged.ok()) return staged.status();
-  if (staged->device() != state.device) {
-    return Status(Code::kFailedPrecondition,
-                  "hoistd was started again with another device; detach");
-  }
-  staged->TakeTensors(*state.staged, now->group, now->tensor);
-  internal::Renumber(*now, staged->model().group_count(), &state.bindings);
-  for (auto& [module, groups] : state.groups_of) {
-    internal::Renumber(*now, &groups);
-  }
-  for (auto& [tensor, group] : state.group_of) group = now->group[group];
-  state.origin.plan = std::move(plan);
-  state.staged.emplace(std::move(*staged));
-  state.session.emplace(std::move(*session));
-  state.Watch();
-  return Status();
-}
-
 inline Status Attached::Detach() {
   if (state_ == nullptr) return MovedFrom();
   if (state_->uses.load() > 0) {
@@ -536,28 +387,37 @@ inline Status Attached::Detach() {
                   "the module is in use; end its scopes before Detach");
   }
   std::vector<std::string> lost;
-  const auto give_back = [&](StagedTensors* staged) {
-    return Live([&] { return state_->bindings.GiveBack(staged, &lost); });
+  Status why;  // They are.
+  const auto give_back = [&](bool from_hoistd) {
+    return Live([&] {
+      return state_->bindings.GiveBack(from_hoistd ? &*state_->staged : nullptr,
+                                       &lost, &why);
+    });
   };
-  if (!state_->staged.has_value()) return give_back(nullptr);
-  Status why = Ended();
-  Status given = why.ok() ? give_back(&*state_->staged) : why;
-  if (!given.ok() && !Ended().ok()) {
-    why = Renew(/*closed=*/true);
-    given = give_back(why.ok() ? &*state_->staged : nullptr);
-    if (!given.ok() && !Ended().ok()) given = give_back(nullptr);
+  const auto ended = [&] {
+    return state_->staged.has_value() &&
+           state_->staged->plan().state() != AttachmentState::kReady;
+  };
+  Status given;
+  for (int hoistd = 0; hoistd < 2; ++hoistd) {  // It may end meanwhile.
+    (void)Check();  // Results are no longer of interest.
+    given = give_back(/*from_hoistd=*/true);
+    if (given.ok() || !ended()) break;
+  }
+  if (!given.ok() && ended()) {
+    why = given;
+    given = give_back(/*from_hoistd=*/false);
   }
   if (!given.ok()) return given;
   state_->staged->Forget();  // The module owns its weights now.
-  state_->Leave();
+  state_->staged.reset();
   state_->bindings.ShowHomes();
   state_->bindings = {};
   if (lost.empty()) return Status();
   return Status(Code::kDataLoss,
                 "the module is detached, but " + std::to_string(lost.size()) +
                     " of its weights were hoistd's alone, \"" + lost.front() +
-                    "\" among them" +
-                    (why.ok() ? "" : " (" + why.message() + ")"));
+                    "\" among them (" + why.message() + ")");
 }
 
 }  // namespace torch

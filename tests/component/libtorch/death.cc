@@ -116,7 +116,7 @@ TEST(PassesAfterItAreRightByThemselves) {
 
 TEST(ThePassThatIsHitEndsWithOneError) {
   hoist::Session session = Connect();
-  World world(3);
+  World world(3, std::chrono::milliseconds(300));
   world.AttachTo(session);
   Ok(world.Pass());
   for (int at = 0; at < kLayers; at += 2) {
@@ -216,6 +216,31 @@ TEST(ViewsThatWereKeptAreRightUnderTheNextHoistd) {
   }
   Ok(world.attached->Detach());
   world.ExpectOwn();
+}
+
+TEST(StagedTensorsAreFoundAgainInTheirFiles) {
+  hoist::Session session = Connect();
+  const nn::Sequential plain = MakeNet(27);
+  hoist::RegisterOptions files;
+  files.name = "death-staged";
+  files.path = ModelFile(plain);
+  auto staged = Take(ht::StagedTensors::Create(
+      session, Take(session.RegisterModel(files)), Options({}).plan, &files));
+  const Tensor kept = Take(staged.Stage("0"))["0.weight"].t();
+  for (int hoistd = 0; hoistd < 3; ++hoistd) {
+    if (hoistd > 0) KillAndStart();
+    if (!staged.device().is_cpu()) (void)staged.Stage("0");  // It may tell.
+    for (const auto& item : plain->named_parameters()) {
+      const auto scope = Take(staged.Stage(item.key().substr(0, 1)));
+      EXPECT(SameBits(scope[item.key()].cpu(), item.value()));
+      if (item.key() != "0.weight") continue;
+      EXPECT(SameBits(kept.cpu(), item.value().t()));
+    }
+    EXPECT(Says(Thrown([&] { kept.clone(); }), "is not staged") ||
+           staged.bound(0));
+    (void)staged.Check();
+    Ok(staged.EndPass());
+  }
 }
 
 // hoistd lives, and gives nothing of it to others before it has let go.

@@ -109,7 +109,8 @@ TEST(APlanThatEndedAloneBetweenPassesIsMadeAnew) {
   Ok(world.attached->Detach());
 }
 
-TEST(APlanThatEndedAloneInAPassIsOneError) {
+// On a GPU, whose results are void.
+TEST(APlanThatEndedAloneInAPassIsOneErrorAtMost) {
   hoist::Session session = Connect();
   World world(session, 2);
   Ok(world.Pass());
@@ -130,8 +131,15 @@ TEST(APlanThatEndedAloneInAPassIsOneError) {
     hit = use->End();
     if (!hit.ok()) break;
   }
-  EXPECT(hit.code() == Code::kUnavailable);
-  EXPECT(Says(hit.message(), "the next use attaches the module again"));
+  if (world.attached->device().is_cpu()) {
+    Ok(hit);
+    EXPECT(SameBits(x, world.expected));
+  } else {
+    EXPECT(hit.code() == Code::kUnavailable);
+    EXPECT(Says(hit.message(), "run the pass again"));
+    EXPECT(world.attached->Check().code() == Code::kUnavailable);
+  }
+  Ok(world.attached->Check());
   Ok(world.Pass());
   Ok(session.Check());
   Ok(world.attached->Detach());

@@ -72,10 +72,9 @@ class Attacher {
     PlanOptions plan = options_.plan;
     if (Status s = FillOrder(model, &plan); !s.ok()) return s;
     state_->turn_deadline = options_.turn_deadline;
-    state_->origin = {session_.options(), plan};
-    state_->origin.connect.connect_deadline = {};  // TryUntil has one.
     Result<StagedTensors> staged =
-        StagedTensors::Create(session_, std::move(model), plan);
+        StagedTensors::Create(session_, std::move(model), plan,
+                              files_.has_value() ? &*files_ : nullptr);
     if (!staged.ok()) return staged.status();
     state_->device = staged->device();
     state_->staged.emplace(std::move(*staged));

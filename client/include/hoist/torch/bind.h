@@ -151,8 +151,10 @@ class Bindings {
 
   // Allocates everything before any tensor changes. Throws torch's exceptions.
   // Weights that hoistd has lost, or without `staged` all that are not in this
-  // process, are left without bytes and listed in `lost`.
-  Status GiveBack(StagedTensors* staged, std::vector<std::string>* lost) {
+  // process, are left without bytes and listed in `lost`; `why`, if ok before,
+  // gets the first reason.
+  Status GiveBack(StagedTensors* staged, std::vector<std::string>* lost,
+                  Status* why) {
     lost->clear();
     std::vector<bool> alive(homes.size(), false);
     std::vector<c10::Storage> storages = OpenHomes(&alive);
@@ -161,6 +163,7 @@ class Bindings {
       Status fetched = Fetch(staged, group, alive, storages);
       if (fetched.ok()) continue;
       if (fetched.code() != Code::kDataLoss) return fetched;
+      if (why->ok()) *why = fetched;
       for (const size_t i : of_group[group]) {
         gone[i] = !alive[kept[i].home];
         if (gone[i]) lost->push_back(kept[i].name);

@@ -23,6 +23,7 @@
 #define HOIST_TORCH_STAGED_H_
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -34,17 +35,20 @@
 #include <utility>
 #include <vector>
 
+#include "hoist/hoist_attachment.h"
 #include "hoist/torch/tensor.h"
 
 namespace hoist {
 inline namespace v0 {
 namespace torch {
-// A plan's groups as tensors, built once. A group has the same tensors in every
-// stage, at the same addresses until EndPass (a learned order), SetBudget or
-// SetOrder remakes the plan.
+// An attachment's groups as tensors, built once. A group has the same tensors
+// in every stage, at the same addresses until the plan is made anew: by EndPass
+// (a learned order), SetBudget, SetOrder, or after hoistd's end by the next
+// Stage (hoist_attachment.h).
 //
 // Threads:  Stage and its scopes are thread-safe. During EndPass, SetBudget and
-//           SetOrder nothing may be staged, and nothing bound in use.
+//           SetOrder nothing may be staged. Nothing bound may be in use without
+//           a scope during those, and during a Stage after hoistd's end.
 class StagedTensors {
  public:
   class Scope;
@@ -52,17 +56,23 @@ class StagedTensors {
   // `options` as for Session::SetPlan, but only EndPass learns an order, since
   // addresses are kept. ResourceExhausted: the budget is too small; the message
   // says how much would be enough, and the caller keeps `model`. It keeps the
-  // session alive.
+  // session alive. `files`: where the model is found again after hoistd's end;
+  // nullptr: by its name. Its end ends the session's use of the model.
   static Result<StagedTensors> Create(Session& session, Model&& model,
-                                      const PlanOptions& options = {}) {
-    Result<Session> shared = session.Share();
-    if (!shared.ok()) return shared.status();
-    PlanOptions learned = options;
-    learned.learn = options.learn || options.order.empty();
-    Result<Plan> plan = shared->SetPlan(model, learned);
+                                      const PlanOptions& options = {},
+                                      const RegisterOptions* files = nullptr) {
+    AttachmentOptions given;
+    if (files != nullptr) {
+      given.source = *files;
+    } else {
+      given.source = std::string(model.name());
+    }
+    given.plan = options;
+    given.plan.learn = options.learn || options.order.empty();
+    given.renew_deadline = options.stage_deadline;
+    Result<Attachment> plan = Attachment::Create(given, session, model);
     if (!plan.ok()) return plan.status();
-    auto state = std::make_unique<State>(std::move(*shared), std::move(model),
-                                         std::move(*plan));
+    auto state = std::make_unique<State>(std::move(model), std::move(*plan));
     Status made = internal::Catching([&] {
       const void* data = state->AnyAddress();
       Result<c10::Device> device =
@@ -89,26 +99,22 @@ class StagedTensors {
   // was staged. They stay until the plan is remade.
   bool bound(uint32_t group) const;
 
-  // As Plan's. Nothing is bound after a remake of the plan.
-  Status EndPass() {
-    Result<bool> changed = state_->plan.EndPass();
-    if (changed.ok() && *changed) state_->Unbind();
-    return changed.status();
-  }
-  // See Plan::SetBudget.
+  // As Attachment's. Nothing is bound after a remake of the plan.
+  Status EndPass() { return Anew(state_->plan.EndPass().status()); }
+  // See Attachment::SetBudget.
   Status SetBudget(uint64_t bytes) {
     return Anew(state_->plan.SetBudget(bytes));
   }
-  // See Plan::SetOrder.
+  // See Attachment::SetOrder.
   Status SetOrder(const std::vector<uint32_t>& groups) {
     return Anew(state_->plan.SetOrder(groups));
   }
   // Call it after synchronizing, before results are used.
   Status Check() const { return state_->plan.Check(); }
 
-  const Model& model() const { return state_->model; }   // Of the plan.
-  const Plan& plan() const { return state_->plan; }      // Between passes.
-  c10::Device device() const { return state_->device; }  // Where they are.
+  const Model& model() const { return state_->model; }     // As first found.
+  const Attachment& plan() const { return state_->plan; }  // Between passes.
+  c10::Device device() const { return state_->device; }    // Where they are.
 
   // For Attach: called after a group's tensors get its bytes, and before they
   // lose them, under the group's lock. Nothing is staged.
@@ -119,53 +125,48 @@ class StagedTensors {
   };
   // Nothing is bound then.
   void Watch(Watcher watcher) {
-    state_->Unbind();
+    state_->Unbind(0);
     state_->watcher = std::move(watcher);
   }
-  // The session is done with the model once all its holders are gone.
-  Status DoneWithModel() { return state_->session.DoneWith(state_->model); }
   // Ends calls to the watcher.
   void Forget() { state_->watcher = {}; }
-  // For Attach: takes the tensors of `before`, which ends, for the same groups
-  // here, so that existing views find the bytes again. Nothing is staged.
-  // `group`, `tensor`: the new numbers by the old.
-  void TakeTensors(StagedTensors& before, const std::vector<uint32_t>& group,
-                   const std::vector<std::vector<uint32_t>>& tensor);
 
  private:
   struct Group {
     std::mutex mu;
     uint32_t scopes = 0;
     bool shown = false;
-    bool resident = false;  // Shown as long as the plan stands.
-    bool made = false;      // What follows; of tensors, in image order.
+    uint64_t generation = 0;  // Of the plan that it was shown of.
+    bool resident = false;    // Shown as long as the plan stands.
+    bool made = false;        // What follows; of tensors, in image order.
     std::vector<at::Tensor> tensors;
-    std::vector<uint64_t> offsets;  // In the image, in bytes.
+    std::vector<uint64_t> offsets;  // In the image, in bytes; by generation.
     std::vector<std::string> idle;  // Their errors while idle.
     std::unordered_map<std::string, uint32_t> by_name;
   };
   struct State {
-    State(Session s, Model m, Plan p)
-        : session(std::move(s)),
-          model(std::move(m)),
+    State(Model m, Attachment p)
+        : model(std::move(m)),
           plan(std::move(p)),
           groups(std::make_unique<Group[]>(model.group_count())) {}
-    ~State() { Unbind(); }
+    ~State() { Unbind(0); }
 
     const void* AnyAddress() const;
     Status Begin(uint32_t group, hoist_stream stream,
                  std::chrono::milliseconds turn_deadline);
     Status End(uint32_t group, hoist_stream stream);
     void Make(uint32_t group);
-    void Show(uint32_t group, const void* address);
+    Status Show(uint32_t group, const void* address, uint64_t generation);
     void Hide(uint32_t group);
-    // All groups without a scope.
-    void Unbind();
+    // The plan's generation. Unbinds what older ones show.
+    uint64_t Refresh();
+    // All groups without a scope, except those shown of this generation.
+    void Unbind(uint64_t but);
 
-    Session session;
     Model model;
-    mutable Plan plan;
+    mutable Attachment plan;
     c10::Device device{at::kCPU};
+    std::atomic<uint64_t> generation{0};  // Older ones are unbound.
     std::unique_ptr<Group[]> groups;
     Watcher watcher;
   };
@@ -174,7 +175,7 @@ class StagedTensors {
       : state_(std::move(state)) {}
 
   Status Anew(Status made) {
-    if (made.ok()) state_->Unbind();
+    (void)state_->Refresh();
     return made;
   }
 
@@ -299,17 +300,16 @@ inline Status StagedTensors::State::Begin(
                   "the model has " + std::to_string(model.group_count()) +
                       " groups, not " + std::to_string(number) + " and more");
   }
-  Result<const void*> address = plan.StageInTurn(number, turn_deadline, stream);
+  Result<const void*> address = plan.Stage(number, stream, turn_deadline);
+  const uint64_t now = Refresh();  // It stays so while a group is staged.
   if (!address.ok()) return address.status();
   // Only now: a waiter must not block the end of another scope.
   Group& group = groups[number];
   const std::lock_guard<std::mutex> lock(group.mu);
   Status shown;
+  if (group.shown && group.generation != now) Hide(number);
   if (!group.shown) {
-    shown = internal::Catching([&] {
-      Show(number, *address);
-      return Status();
-    });
+    shown = internal::Catching([&] { return Show(number, *address, now); });
   }
   if (!shown.ok()) {
     Hide(number);
@@ -330,10 +330,19 @@ inline Status StagedTensors::State::End(uint32_t number, hoist_stream stream) {
   return plan.Done(number, stream);
 }
 
-inline void StagedTensors::State::Show(uint32_t number, const void* address) {
+inline Status StagedTensors::State::Show(uint32_t number, const void* address,
+                                         uint64_t now) {
   Group& group = groups[number];
   group.shown = true;
   if (!group.made) Make(number);
+  if (group.generation != now) {
+    for (uint32_t i = 0; i < group.offsets.size(); ++i) {
+      Result<TensorView> view = plan.tensor(number, i);
+      if (!view.ok()) return view.status();
+      group.offsets[i] = view->offset_bytes();
+    }
+    group.generation = now;
+  }
   group.resident = plan.kind(number) == Planned::kResident;
   const char* image = static_cast<const char*>(address);
   for (size_t i = 0; i < group.tensors.size(); ++i) {
@@ -343,6 +352,7 @@ inline void StagedTensors::State::Show(uint32_t number, const void* address) {
     internal::Show(storage, internal::Lent(data, device));
   }
   if (watcher.begun) watcher.begun(number, group.tensors);
+  return Status();
 }
 
 inline void StagedTensors::State::Hide(uint32_t number) {
@@ -354,10 +364,19 @@ inline void StagedTensors::State::Hide(uint32_t number) {
   }
 }
 
-inline void StagedTensors::State::Unbind() {
+inline uint64_t StagedTensors::State::Refresh() {
+  const uint64_t now = plan.Describe().generation;
+  uint64_t before = generation.load();  // It may be newer by now.
+  while (before < now && !generation.compare_exchange_weak(before, now)) {
+  }
+  if (before < now) Unbind(now);
+  return now;
+}
+
+inline void StagedTensors::State::Unbind(uint64_t but) {
   for (uint32_t g = 0; g < model.group_count(); ++g) {
     const std::lock_guard<std::mutex> lock(groups[g].mu);
-    if (groups[g].scopes == 0) Hide(g);
+    if (groups[g].scopes == 0 && groups[g].generation != but) Hide(g);
   }
 }
 
@@ -365,7 +384,8 @@ inline bool StagedTensors::bound(uint32_t group) const {
   if (group >= state_->model.group_count()) return false;
   Group& one = state_->groups[group];
   const std::lock_guard<std::mutex> lock(one.mu);
-  return one.shown && one.resident;
+  return one.shown && one.resident &&
+         one.generation == state_->plan.Describe().generation;
 }
 
 // Tensors of the same bytes share a storage.
@@ -386,7 +406,7 @@ inline void StagedTensors::State::Make(uint32_t number) {
     const std::string name(view.name());
     group.by_name.emplace(name, group.tensors.size());
     group.tensors.push_back(internal::View(found->second, geometry));
-    group.offsets.push_back(view.offset_bytes());
+    group.offsets.push_back(0);
     group.idle.push_back(
         "hoist: a view of \"" + name + "\" is used while its group \"" +
         its_group +
@@ -394,21 +414,6 @@ inline void StagedTensors::State::Make(uint32_t number) {
         "of it");
   }
   group.made = true;
-}
-
-inline void StagedTensors::TakeTensors(
-    StagedTensors& before, const std::vector<uint32_t>& group,
-    const std::vector<std::vector<uint32_t>>& tensor) {
-  before.state_->Unbind();
-  for (uint32_t g = 0; g < group.size(); ++g) {
-    Group& from = before.state_->groups[g];
-    if (!from.made) continue;
-    state_->Make(group[g]);
-    Group& to = state_->groups[group[g]];
-    for (size_t t = 0; t < from.tensors.size(); ++t) {
-      to.tensors[tensor[g][t]] = from.tensors[t];
-    }
-  }
 }
 
 }  // namespace torch
