@@ -174,8 +174,8 @@ OPEN_TARGETS = r"(hoist_rules|Threads::Threads|pthread|dl|rt|m|-.*|PUBLIC|" \
 
 SYSTEM_FOLDERS = r"(sys|linux|netinet|arpa|net|asm)/"
 SYSTEM_HEADERS = frozenset("""
-assert ctype dirent dlfcn elf endian errno fcntl features fnmatch ftw getopt
-glob grp inttypes limits link locale malloc math mntent netdb poll pthread pwd
+assert cpuid ctype dirent dlfcn elf endian errno fcntl features fnmatch ftw getopt
+glob grp immintrin inttypes limits link locale malloc math mntent netdb poll pthread pwd
 sched semaphore setjmp signal spawn stdalign stdarg stdatomic stdbool stddef
 stdint stdio stdlib string strings sysexits syslog termios threads time ucontext
 unistd utime wchar

@@ -17,6 +17,7 @@
 #ifndef HOIST_HOIST_H_
 #define HOIST_HOIST_H_
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -77,6 +78,26 @@ class Model {
   }
   uint64_t group_image_bytes(uint32_t group) const {  // See group_name.
     return Group(group).image_bytes;
+  }
+  // Of a published group; see hoist_group_info.
+  std::optional<Content> group_content(uint32_t group) const {
+    const uint8_t* bytes = Group(group).content;
+    if (bytes == nullptr) return std::nullopt;
+    Content content;
+    std::copy_n(bytes, content.size(), content.begin());
+    return content;
+  }
+  // For Session::FindContent, if all groups are published ones.
+  std::optional<Content> content() const {
+    std::vector<uint8_t> all;
+    for (uint32_t g = 0; g < group_count(); ++g) {
+      const uint8_t* bytes = Group(g).content;
+      if (bytes == nullptr) return std::nullopt;
+      all.insert(all.end(), bytes, bytes + HOIST_CONTENT_BYTES);
+    }
+    Content content = {};
+    hoist_model_content(all.data(), group_count(), content.data(), nullptr);
+    return content;
   }
   std::vector<TensorView> tensors(uint32_t group) const {
     std::vector<TensorView> views;
@@ -240,6 +261,60 @@ struct PublishOptions {  // Of Session::Publish.
   bool of_session = false;  // The model ends with the session.
 };
 
+namespace internal {
+
+// Calls the C API with its form of the options. InvalidArgument: strides of
+// another rank.
+template <typename Call>
+Status WithGroup(const PublishOptions& options, const Call& call) {
+  std::vector<hoist_publish_tensor> tensors;
+  for (const PublishTensor& tensor : options.tensors) {
+    if (!tensor.strides.empty() &&
+        tensor.strides.size() != tensor.shape.size()) {
+      return Status(Code::kInvalidArgument,
+                    "tensor \"" + tensor.name +
+                        "\": give a stride for each dimension, or none");
+    }
+    tensors.push_back({tensor.name.c_str(), static_cast<int>(tensor.dtype),
+                       static_cast<int>(tensor.shape.size()),
+                       tensor.shape.data(),
+                       tensor.strides.empty() ? nullptr : tensor.strides.data(),
+                       tensor.data});
+  }
+  auto given = internal::Sized<hoist_publish_options>();
+  given.model = options.model.c_str();
+  given.group = options.group.c_str();
+  given.tensors = tensors.data();
+  given.tensor_count = tensors.size();
+  given.readers = static_cast<int>(options.readers);
+  given.deadline_ms = internal::Count(options.deadline);
+  given.on_device = options.on_device.has_value() ? 1 : 0;
+  given.device = options.on_device.value_or(0);
+  given.of_session = options.of_session ? 1 : 0;
+  if (options.content.has_value()) given.content = options.content->data();
+  return Run([&](hoist_error** error) { return call(&given, error); });
+}
+
+}  // namespace internal
+
+// The content that hoistd finds in such a group; see hoist_group_content.
+inline Result<Content> GroupContent(const PublishOptions& options) {
+  Content content = {};
+  Status found = internal::WithGroup(
+      options, [&](const hoist_publish_options* given, hoist_error** error) {
+        return hoist_group_content(given, content.data(), error);
+      });
+  if (!found.ok()) return found;
+  return content;
+}
+// Of a model of groups with these contents.
+inline Content ModelContent(const std::vector<Content>& groups) {
+  Content content = {};
+  hoist_model_content(groups.empty() ? content.data() : groups.front().data(),
+                      groups.size(), content.data(), nullptr);
+  return content;
+}
+
 struct StageOptions {  // Of Session::Stage and StartFetch.
   uint32_t device = 0;
   std::chrono::milliseconds deadline{0};  // To wait for space; 0: not at all.
@@ -330,34 +405,13 @@ class Session {
 
   // Adds one group to a published model; returns the resulting model.
   Result<Model> Publish(const PublishOptions& options) {
-    std::vector<hoist_publish_tensor> tensors;
-    for (const PublishTensor& tensor : options.tensors) {
-      if (!tensor.strides.empty() &&
-          tensor.strides.size() != tensor.shape.size()) {
-        return Status(Code::kInvalidArgument,
-                      "tensor \"" + tensor.name +
-                          "\": give a stride for each dimension, or none");
-      }
-      tensors.push_back(
-          {tensor.name.c_str(), static_cast<int>(tensor.dtype),
-           static_cast<int>(tensor.shape.size()), tensor.shape.data(),
-           tensor.strides.empty() ? nullptr : tensor.strides.data(),
-           tensor.data});
-    }
-    auto given = internal::Sized<hoist_publish_options>();
-    given.model = options.model.c_str();
-    given.group = options.group.c_str();
-    given.tensors = tensors.data();
-    given.tensor_count = tensors.size();
-    given.readers = static_cast<int>(options.readers);
-    given.deadline_ms = internal::Count(options.deadline);
-    given.on_device = options.on_device.has_value() ? 1 : 0;
-    given.device = options.on_device.value_or(0);
-    given.of_session = options.of_session ? 1 : 0;
-    if (options.content.has_value()) given.content = options.content->data();
-    return TakeModel([&](hoist_model** model, hoist_error** error) {
-      return hoist_publish_group(handle_.get(), &given, model, error);
-    });
+    hoist_model* model = nullptr;
+    Status published = internal::WithGroup(
+        options, [&](const hoist_publish_options* given, hoist_error** error) {
+          return hoist_publish_group(handle_.get(), given, &model, error);
+        });
+    if (!published.ok()) return published;
+    return Model(model);
   }
 
   // Waits until the group's image is usable on the device.

@@ -277,6 +277,11 @@ CALLS: dict[str, tuple[Any, list[Any]]] = {
     "publish_group": (c.c_int, [
         c.c_void_p, c.POINTER(PublishOptions), c.POINTER(c.c_void_p),
         c.POINTER(c.c_void_p)]),
+    "group_content": (c.c_int, [
+        c.POINTER(PublishOptions), c.POINTER(c.c_uint8), c.POINTER(c.c_void_p)]),
+    "model_content": (c.c_int, [
+        c.POINTER(c.c_uint8), c.c_size_t, c.POINTER(c.c_uint8),
+        c.POINTER(c.c_void_p)]),
     "done_with_model": (c.c_int, [
         c.c_void_p, c.c_void_p, c.POINTER(c.c_void_p)]),
     "model_free": (None, [c.c_void_p]),

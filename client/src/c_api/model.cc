@@ -1,10 +1,12 @@
 // The C API's models: registering, publishing, describing.
+#include <algorithm>
 #include <span>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "client/src/c_api/handles.h"
+#include "client/src/model/content.h"
 #include "client/src/model/published_image.h"
 #include "client/src/session/model_requests.h"
 
@@ -91,15 +93,27 @@ Hoist__V1__Tensor TensorOf(const TensorEntry& tensor) {
   return message;
 }
 
-Status Publish(Session& session, const hoist_publish_options& options,
-               hoist_model** model) {
-  if (Status s = CheckReaders(options.readers); !s.ok()) return s;
+// Of a group.
+Result<std::vector<SourceTensor>> TensorsOf(
+    const hoist_publish_options& options) {
+  if (options.group == nullptr) return Missing("group's name");
+  if (options.tensors == nullptr && options.tensor_count > 0) {
+    return Missing("tensors");
+  }
   std::vector<SourceTensor> tensors;
   for (size_t i = 0; i < options.tensor_count; ++i) {
     Result<SourceTensor> tensor = FromC(options.tensors[i]);
     if (!tensor.ok()) return tensor.status();
     tensors.push_back(std::move(tensor).value());
   }
+  return tensors;
+}
+
+Status Publish(Session& session, const hoist_publish_options& options,
+               hoist_model** model) {
+  if (Status s = CheckReaders(options.readers); !s.ok()) return s;
+  Result<std::vector<SourceTensor>> tensors = TensorsOf(options);
+  if (!tensors.ok()) return tensors.status();
   ReadBytes read;
   if (options.on_device != 0) {
     const DeviceFacts* device = session.FindDevice(options.device);
@@ -111,7 +125,7 @@ Status Publish(Session& session, const hoist_publish_options& options,
     if (!made.ok()) return made.status();
     read = std::move(made).value();
   }
-  Result<PublishedImage> image = BuildImage(options.group, tensors, read);
+  Result<PublishedImage> image = BuildImage(options.group, *tensors, read);
   if (!image.ok()) return image.status();
   Repeated<Hoist__V1__Tensor> laid_out;
   for (const TensorEntry& tensor : image->group.tensors) {
@@ -181,13 +195,43 @@ int hoist_publish_group(hoist_session* session,
         Status s = hoist::ReadSized(options, "hoist_publish_options", &given);
         if (!s.ok()) return s;
         if (given.model == nullptr) return Missing("model's name");
-        if (given.group == nullptr) return Missing("group's name");
-        if (given.tensors == nullptr && given.tensor_count > 0) {
-          return Missing("tensors");
-        }
         if (s = session->session->Check(); !s.ok()) return s;
         return hoist::Publish(*session->session, given, model);
       });
+}
+
+int hoist_group_content(const hoist_publish_options* options, uint8_t* content,
+                        hoist_error** error) {
+  return Guarded(
+      error, {{options, "options"}, {content, "content"}}, [&]() -> Status {
+        hoist_publish_options given = {};
+        Status s = hoist::ReadSized(options, "hoist_publish_options", &given);
+        if (!s.ok()) return s;
+        if (given.on_device != 0) {
+          return Status(Code::kInvalidArgument,
+                        "a content is computed of tensors in host memory");
+        }
+        auto tensors = hoist::TensorsOf(given);
+        if (!tensors.ok()) return tensors.status();
+        auto found = hoist::GroupContent(given.group, *tensors);
+        if (found.ok()) std::copy_n(found->data(), found->size(), content);
+        return found.status();
+      });
+}
+
+int hoist_model_content(const uint8_t* groups, size_t group_count,
+                        uint8_t* content, hoist_error** error) {
+  return Guarded(error, {{groups, "groups"}, {content, "content"}},
+                 [&]() -> Status {
+                   std::vector<hoist::Sha256Digest> own(group_count);
+                   for (hoist::Sha256Digest& one : own) {
+                     std::copy_n(groups, one.size(), one.data());
+                     groups += one.size();
+                   }
+                   const auto found = hoist::ModelContent(std::move(own));
+                   std::copy_n(found.data(), found.size(), content);
+                   return Status();
+                 });
 }
 
 int hoist_find_content(hoist_session* session, const uint8_t* content,

@@ -81,6 +81,19 @@ Result<ReadBytes> ReadFrom(const DeviceFacts& device) {
   });
 }
 
+Result<uint64_t> CheckedSpan(const SourceTensor& tensor) {
+  const TensorEntry& entry = tensor.entry;
+  const std::optional<uint64_t> span =
+      SpanBytes(entry.dtype, entry.shape, entry.strides);
+  if (!span.has_value()) {
+    return Invalid(entry, "has a negative or too large shape or stride");
+  }
+  if (*span > 0 && tensor.data == nullptr) {
+    return Invalid(entry, "has no data");
+  }
+  return *span;
+}
+
 Result<PublishedImage> BuildImage(std::string group_name,
                                   std::span<const SourceTensor> tensors,
                                   const ReadBytes& read) {
@@ -97,14 +110,8 @@ Result<PublishedImage> BuildImage(std::string group_name,
       return Invalid(entry, "is there twice in group \"" + image.group.name +
                                 "\"; names are unique in a group");
     }
-    const std::optional<uint64_t> span =
-        SpanBytes(entry.dtype, entry.shape, entry.strides);
-    if (!span.has_value()) {
-      return Invalid(entry, "has a negative or too large shape or stride");
-    }
-    if (*span > 0 && tensor.data == nullptr) {
-      return Invalid(entry, "has no data");
-    }
+    Result<uint64_t> span = CheckedSpan(tensor);
+    if (!span.ok()) return span.status();
     const auto [it, fresh] =
         seen.try_emplace({tensor.data, *span}, sizes.size());
     // Empty tensors have no bytes to share.

@@ -31,6 +31,10 @@ using ReadBytes =
 // read it directly. Errors: no driver, no such GPU here.
 Result<ReadBytes> ReadFrom(const DeviceFacts& device);
 
+// Bytes that its elements span. InvalidArgument: a negative shape or stride, or
+// no data.
+Result<uint64_t> CheckedSpan(const SourceTensor& tensor);
+
 // Tensors with equal `data` and size share their bytes. InvalidArgument: a
 // tensor without data, a negative shape or stride, a duplicate name, or an
 // image larger than kMaxImageBytes.

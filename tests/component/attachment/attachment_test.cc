@@ -11,12 +11,10 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "daemon/base/sha256.h"
 #include "gtest/gtest.h"
 #include "hoist/hoist_attachment.h"
 #include "tests/component/plans/pattern_model.h"
@@ -78,17 +76,6 @@ hoist::Result<hoist::Model> PublishAs(hoist::Session& session,
     if (!model.ok()) return model;
   }
   return model;
-}
-
-// A published model's content, of its groups' (daemon/model/published_group.h).
-Sha256Digest ContentOf(std::vector<Sha256Digest> groups) {
-  std::sort(groups.begin(), groups.end());
-  Sha256 hasher;
-  hasher.String("hoist model 2").Number(groups.size());
-  for (const Sha256Digest& group : groups) {
-    hasher.Bytes(std::as_bytes(std::span(group)));
-  }
-  return hasher.Finish();
 }
 
 std::vector<uint32_t> Ascending() {
@@ -344,14 +331,11 @@ TEST_F(AttachmentTest, IsFoundAgainByContentUnderAnyName) {
   auto session = hoistd_->Connect();
   auto model = PublishAs(*session, "one", 1, Ascending());
   ASSERT_TRUE(model.ok());
-  std::vector<Sha256Digest> contents;
+  std::vector<hoist::Content> contents;
   for (uint32_t g = 0; g < kGroups; ++g) {
-    auto info = Sized<hoist_group_info>();
-    ASSERT_EQ(hoist_model_group(model->get(), g, &info, nullptr), HOIST_OK);
-    contents.emplace_back();
-    std::copy_n(info.content, HOIST_CONTENT_BYTES, contents.back().begin());
+    contents.push_back(model->group_content(g).value());
   }
-  const Sha256Digest content = ContentOf(contents);
+  const hoist::Content content = hoist::ModelContent(contents);
   hoist::AttachmentOptions options = Options();
   options.source = content;
   ASSERT_TRUE(Attach(options).ok());
