@@ -25,6 +25,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "hoist/hoist_arena.h"
@@ -394,6 +395,17 @@ class Session {
     return TakeModel([&](hoist_model** model, hoist_error** error) {
       return hoist_find_content(handle_.get(), content.data(), model, error);
     });
+  }
+
+  // By any of the above.
+  Result<Model> Find(const ModelSource& source) {
+    if (const auto* name = std::get_if<std::string>(&source)) {
+      return DescribeModel(*name);
+    }
+    if (const auto* files = std::get_if<RegisterOptions>(&source)) {
+      return RegisterModel(*files);
+    }
+    return FindContent(std::get<Content>(source));
   }
 
   // Drops a model of this user. FailedPrecondition: it is in use.

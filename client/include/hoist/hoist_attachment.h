@@ -17,9 +17,7 @@ inline namespace v0 {
 
 // Of Attachment::Create.
 struct AttachmentOptions {
-  // Where the model is found, at first and after hoistd's end: by its name, in
-  // files, or by its content.
-  std::variant<std::string, RegisterOptions, Content> source;
+  ModelSource source;  // At first, and after hoistd's end.
   ConnectOptions connect = {};
   PlanOptions plan = {};  // It never gives way.
   // Groups that stay resident, within the budget; see

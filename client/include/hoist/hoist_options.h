@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "hoist/hoist_c.h"
@@ -67,6 +68,10 @@ struct RegisterOptions {  // A model in files.
   Readers readers = Readers::kDefault;
   std::vector<JoinedTensor> joined = {};
 };
+
+// Where a model is found, now and by later hoistds: by its name, in files, or
+// by its content.
+using ModelSource = std::variant<std::string, RegisterOptions, Content>;
 
 namespace internal {
 

@@ -24,8 +24,8 @@
 //           to the hoistd that then listens there (hoist_attachment.h); before,
 //           it fails with Unavailable. On a GPU it does so once in any case, as
 //           what was computed is void. It waits for a hoistd once, for
-//           plan.stage_deadline. It finds the weights by `path`, `model` or
-//           name. DataLoss: they differ. NotFound: hoistd has them no more.
+//           plan.stage_deadline. It finds the weights by `path` or
+//           content. DataLoss: they differ. NotFound: hoistd has them no more.
 //           Detach always works.
 // Errors:   Status and Result. Only misuse of an idle weight throws, from the
 //           torch function that touches it.
@@ -73,8 +73,9 @@ struct AttachOptions {
   // Names of the module's weights in the source; empty: the same names.
   std::function<std::string(const std::string& name)> rename;
 
-  // The model's name in hoistd. Empty: derived from its content, so that
-  // workers with equal weights share them; or from `path`.
+  // The model's name in hoistd. Empty: that of a model with the same groups and
+  // weights, which another worker published, also one of PyTorch's; else one
+  // derived from its content, or from `path`.
   std::string name;
   Groups groups = Groups::kBlock;
   GroupRule rule;  // Instead of `groups`.

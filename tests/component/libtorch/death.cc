@@ -225,7 +225,7 @@ TEST(StagedTensorsAreFoundAgainInTheirFiles) {
   files.name = "death-staged";
   files.path = ModelFile(plain);
   auto staged = Take(ht::StagedTensors::Create(
-      session, Take(session.RegisterModel(files)), Options({}).plan, &files));
+      session, Take(session.RegisterModel(files)), Options({}).plan, files));
   const Tensor kept = Take(staged.Stage("0"))["0.weight"].t();
   for (int hoistd = 0; hoistd < 3; ++hoistd) {
     if (hoistd > 0) KillAndStart();

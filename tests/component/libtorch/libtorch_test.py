@@ -39,6 +39,27 @@ with torch.no_grad():
         torch.export.export(pair.eval(), (torch.rand(4, 64),)),
         package_path=sys.argv[1])
 """
+# The module of shared.cc, attached until the input ends.
+SHARED = """
+import sys, torch, hoist
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.arange(64) / 64)
+        self.blocks = torch.nn.ModuleList(
+            torch.nn.Linear(64, 64) for _ in range(4))
+        with torch.no_grad():
+            for i, one in enumerate(self.blocks):
+                one.weight.copy_(torch.arange(64 * 64).reshape(64, 64) + i)
+                one.bias.copy_(torch.arange(64) - i)
+    def forward(self, x):
+        for one in self.blocks:
+            x = one(x) * self.scale
+        return x
+net = hoist.attach(Net(), budget="1MiB")
+print("attached", flush=True)
+sys.stdin.read()
+"""
 ARGS = argparse.Namespace()
 
 
@@ -72,8 +93,8 @@ class LibTorch(unittest.TestCase):
                     ";".join(str(ROOT / "tests/component/libtorch" / name)
                              for name in ("again.cc", "check.cc", "compiled.cc",
                                           "death.cc", "in_place.cc",
-                                          "kept.cc", "undone.cc",
-                                          "views.cc")))
+                                          "kept.cc", "shared.cc",
+                                          "undone.cc", "views.cc")))
         # As many as ctest counts it for; each takes some GB of memory.
         cls.command("cmake", "--build", cls.bin, "--parallel", 2)
 
@@ -162,6 +183,21 @@ class LibTorch(unittest.TestCase):
                             daemon.process.pid)
         print(said)
         self.assertRegex(said, re.compile("^2 passed, 0 failed$", re.MULTILINE))
+
+    def test_a_pytorch_worker_has_the_same_model(self) -> None:
+        daemon = self.daemon(pool=64 * MIB)
+        environment = {**os.environ, "HOIST_SOCKET": str(daemon.socket),
+                       "HOIST_BUILD_DIR": str(ARGS.build),
+                       "PYTHONPATH": str(ROOT / "client/python")}
+        with subprocess.Popen([PYTHON, "-B", "-c", SHARED], env=environment,
+                              text=True, stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE) as python:
+            assert python.stdout is not None
+            self.assertEqual(python.stdout.readline(), "attached\n")
+            said = self.command(self.bin / "shared", daemon.socket)
+            python.communicate()
+        # As Python names it: its class, and the content.
+        self.assertRegex(said, "^Net-[0-9a-f]{16}\n$")
 
     def test_between_two_attached(self) -> None:
         self.passes_all("again", 12)

@@ -54,7 +54,8 @@ class Attacher {
                                             : publisher_.Run();
     if (!model.ok()) return model.status();
     state_->bindings.source = std::make_shared<const Source>(
-        Source{files_, std::string(model->name()), model->fingerprint()});
+        Source{at_.has_value() ? *at_ : SourceOf(*model),
+               std::string(model->name()), model->fingerprint()});
     Status bound = theirs            ? BindByName(*model)
                    : left != nullptr ? BindLeft(*model)
                                      : BindPublished(*model);
@@ -72,9 +73,8 @@ class Attacher {
     PlanOptions plan = options_.plan;
     if (Status s = FillOrder(model, &plan); !s.ok()) return s;
     state_->turn_deadline = options_.turn_deadline;
-    Result<StagedTensors> staged =
-        StagedTensors::Create(session_, std::move(model), plan,
-                              files_.has_value() ? &*files_ : nullptr);
+    Result<StagedTensors> staged = StagedTensors::Create(
+        session_, std::move(model), plan, state_->bindings.source->at);
     if (!staged.ok()) return staged.status();
     state_->device = staged->device();
     state_->staged.emplace(std::move(*staged));
@@ -120,7 +120,7 @@ class Attacher {
     given.grouping =
         options_.groups == Groups::kLeaf ? Grouping::kModule : Grouping::kBlock;
     given.readers = options_.readers;
-    files_ = given;
+    at_ = given;
     return session_.RegisterModel(given);
   }
 
@@ -147,7 +147,7 @@ class Attacher {
   }
 
   Result<Model> FindAgain(const Source& left) {
-    files_ = left.files;
+    at_ = left.at;
     Result<Model> found = left.Find(session_);
     if (found.ok() || (found.status().code() != Code::kNotFound &&
                        found.status().code() != Code::kDataLoss)) {
@@ -464,7 +464,7 @@ class Attacher {
   const AttachOptions& options_;
   Tree tree_;
   Publisher publisher_{tree_, options_, session_};
-  std::optional<RegisterOptions> files_;  // The model's files.
+  std::optional<ModelSource> at_;  // Unless the model says itself.
   std::unordered_map<c10::StorageImpl*, size_t> homes_;
   std::vector<std::pair<at::Tensor, std::pair<uint32_t, uint32_t>>> to_load_;
   std::unique_ptr<Attached::State> state_;

@@ -257,15 +257,26 @@ class Grouper {
            std::any_of(children.begin(), children.end(),
                        [&](size_t child) { return RowBelow(child); });
   }
+  // As Python names them (hoist/nn/_tree/grouping.py), so that the two share
+  // models: a name that is taken already gets a "'".
+  std::string Unique(size_t node) {
+    std::string name = Name(node);
+    while (!taken_.insert(name).second) name += "'";
+    return name;
+  }
   void ByBlock(size_t node) {
-    if (IsRow(node)) {
-      Own(node, Name(node) + ".own");
-      for (const size_t child : At(node).children) Whole(child, Name(child));
-    } else if (!RowBelow(node)) {
-      Whole(node, Name(node));
-    } else {
-      Own(node, Name(node) + ".own");
-      for (const size_t child : At(node).children) ByBlock(child);
+    const bool row = IsRow(node);
+    if (!row && !RowBelow(node)) {
+      if (At(node).any) Whole(node, Unique(node));
+      return;
+    }
+    if (At(node).own) Own(node, Unique(node));
+    for (const size_t child : At(node).children) {
+      if (!row) {
+        ByBlock(child);
+      } else if (At(child).any) {
+        Whole(child, Unique(child));
+      }
     }
   }
   void ByRule(size_t node) {
@@ -283,6 +294,7 @@ class Grouper {
   const Groups groups_;
   const GroupRule& rule_;
   std::unordered_map<const Module*, std::string> names_;
+  std::unordered_set<std::string> taken_;
 };
 
 // A range of a storage that weights cover, kept by hoist.

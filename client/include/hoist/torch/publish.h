@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "hoist/torch.h"
-#include "hoist/torch/digest.h"
 
 namespace hoist {
 inline namespace v0 {
@@ -69,25 +68,46 @@ class Publisher {
     return all;
   }
 
-  std::string MakeName() const {
-    Digest digest;
-    for (const StoredGroup& group : groups_) {
-      digest.Add(group.name);
-      for (const size_t i : group.stored) {
-        const at::Tensor bytes = HostBytes(stored_[i]);
-        for (const PublishTensor& one : Describe(stored_[i], nullptr)) {
-          digest.Add(one.name);
-          digest.Add(static_cast<int64_t>(one.dtype));
-          digest.Add(static_cast<int64_t>(one.shape.size()));
-          for (const int64_t size : one.shape) digest.Add(size);
-          for (const int64_t stride : one.strides) digest.Add(stride);
-        }
-        if (bytes.numel() > 0) {
-          digest.Add(bytes.const_data_ptr(), bytes.nbytes());
-        }
+  // Its data are in `keep`.
+  PublishOptions RequestOf(const StoredGroup& group,
+                           std::vector<at::Tensor>* keep) const {
+    PublishOptions request;
+    request.group = group.name;
+    request.readers = options_.readers;
+    for (const size_t i : group.stored) {
+      keep->push_back(HostBytes(stored_[i]));
+      const void* data =
+          keep->back().numel() == 0 ? nullptr : keep->back().const_data_ptr();
+      for (PublishTensor& one : Describe(stored_[i], data)) {
+        request.tensors.push_back(std::move(one));
       }
     }
-    return "libtorch-" + digest.Hex();
+    return request;
+  }
+
+  // Finds the model by its content, whoever published it; or else names it.
+  Status FindSame(std::optional<Model>* model, std::string* name) const {
+    std::vector<Content> contents;
+    for (const StoredGroup& group : groups_) {
+      std::vector<at::Tensor> keep;
+      Result<Content> content = GroupContent(RequestOf(group, &keep));
+      if (!content.ok()) return content.status();
+      contents.push_back(*content);
+    }
+    const Content content = ModelContent(contents);
+    Result<Model> found = session_.Find(content);
+    if (found.ok()) {
+      model->emplace(std::move(*found));
+      return Status();
+    }
+    if (found.status().code() != Code::kNotFound) return found.status();
+    constexpr char kDigits[] = "0123456789abcdef";
+    *name = "libtorch-";
+    for (size_t i = 0; i < 8; ++i) {
+      name->push_back(kDigits[content[i] >> 4]);
+      name->push_back(kDigits[content[i] & 15]);
+    }
+    return Status();
   }
 
   Status PublishGroups(std::optional<Model>* model) {
@@ -102,28 +122,22 @@ class Publisher {
       return Status(Code::kInvalidArgument,
                     "the module has no weight that hoist may keep");
     }
-    PublishOptions given;
-    given.model = options_.name.empty() ? MakeName() : options_.name;
-    given.readers = options_.readers;
+    std::string name = options_.name;
+    if (name.empty()) {
+      Status looked = FindSame(model, &name);
+      if (!looked.ok() || model->has_value()) return looked;
+    }
     for (const StoredGroup& group : groups_) {
-      given.group = group.name;
-      given.tensors.clear();
       std::vector<at::Tensor> keep;
-      for (const size_t i : group.stored) {
-        keep.push_back(HostBytes(stored_[i]));
-        const void* data =
-            keep.back().numel() == 0 ? nullptr : keep.back().const_data_ptr();
-        for (PublishTensor& one : Describe(stored_[i], data)) {
-          given.tensors.push_back(std::move(one));
-        }
-      }
-      Result<Model> now = session_.Publish(given);
+      PublishOptions request = RequestOf(group, &keep);
+      request.model = name;
+      Result<Model> now = session_.Publish(request);
       if (!now.ok()) return now.status();
       model->emplace(std::move(*now));
     }
     if ((*model)->group_count() != groups_.size()) {
       return Status(Code::kAlreadyExists,
-                    "the model \"" + given.model + "\" has " +
+                    "the model \"" + name + "\" has " +
                         std::to_string((*model)->group_count()) +
                         " groups, and not only this module's " +
                         std::to_string(groups_.size()) +

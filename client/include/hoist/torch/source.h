@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 
 #include "hoist/torch/tensor.h"
 
@@ -17,14 +18,13 @@ namespace internal {
 
 // A model, and its expected weights.
 struct Source {
-  std::optional<RegisterOptions> files;  // None: the model of that name.
-  std::string model;
+  ModelSource at;
+  std::string model;  // Its name.
   std::string fingerprint;
 
   // DataLoss: it has other weights. NotFound: it has none.
   Result<Model> Find(Session& session) const {
-    Result<Model> found = files.has_value() ? session.RegisterModel(*files)
-                                            : session.DescribeModel(model);
+    Result<Model> found = session.Find(at);
     if (!found.ok()) {
       if (found.status().code() != Code::kNotFound) return found;
       return Status(Code::kNotFound,
@@ -33,12 +33,16 @@ struct Source {
                         "room: " +
                         found.status().message());
     }
-    if (found->fingerprint() == fingerprint) return found;
-    if (files.has_value()) (void)session.Forget(*found);  // It has the name.
+    if (std::holds_alternative<Content>(at) ||
+        found->fingerprint() == fingerprint) {
+      return found;
+    }
+    const bool files = std::holds_alternative<RegisterOptions>(at);
+    if (files) (void)session.Forget(*found);  // It has the name.
     return Status(Code::kDataLoss,
                   "hoistd was started again, and \"" + model +
                       "\" is other weights now" +
-                      (files.has_value() ? "; the files have changed" : ""));
+                      (files ? "; the files have changed" : ""));
   }
 };
 

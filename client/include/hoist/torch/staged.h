@@ -41,6 +41,18 @@
 namespace hoist {
 inline namespace v0 {
 namespace torch {
+namespace internal {
+
+// Where a published model is found again, or one of files that are not known.
+inline ModelSource SourceOf(const Model& model) {
+  if (const auto content = model.content(); content.has_value()) {
+    return *content;
+  }
+  return std::string(model.name());
+}
+
+}  // namespace internal
+
 // An attachment's groups as tensors, built once. A group has the same tensors
 // in every stage, at the same addresses until the plan is made anew: by EndPass
 // (a learned order), SetBudget, SetOrder, or after hoistd's end by the next
@@ -56,17 +68,13 @@ class StagedTensors {
   // `options` as for Session::SetPlan, but only EndPass learns an order, since
   // addresses are kept. ResourceExhausted: the budget is too small; the message
   // says how much would be enough, and the caller keeps `model`. It keeps the
-  // session alive. `files`: where the model is found again after hoistd's end;
-  // nullptr: by its name. Its end ends the session's use of the model.
+  // session alive. `source`: where the model is found again after hoistd's end.
+  // Its end ends the session's use of the model.
   static Result<StagedTensors> Create(Session& session, Model&& model,
-                                      const PlanOptions& options = {},
-                                      const RegisterOptions* files = nullptr) {
+                                      const PlanOptions& options,
+                                      const ModelSource& source) {
     AttachmentOptions given;
-    if (files != nullptr) {
-      given.source = *files;
-    } else {
-      given.source = std::string(model.name());
-    }
+    given.source = source;
     given.plan = options;
     given.plan.learn = options.learn || options.order.empty();
     given.renew_deadline = options.stage_deadline;
@@ -82,6 +90,13 @@ class StagedTensors {
     });
     if (!made.ok()) return made;
     return StagedTensors(std::move(state));
+  }
+
+  // Found again by its content, or by its name if it was read from files.
+  static Result<StagedTensors> Create(Session& session, Model&& model,
+                                      const PlanOptions& options = {}) {
+    const ModelSource source = internal::SourceOf(model);
+    return Create(session, std::move(model), options, source);
   }
 
   // Makes the group's tensors usable by later work on the current stream, until
