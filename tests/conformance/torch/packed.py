@@ -125,9 +125,7 @@ def write_compressed_fp8(scales: torch.dtype, strategy: str
     def write(base: pathlib.Path, folder: pathlib.Path) -> None:
         write_compressed(base, folder, scales, dynamic=True, num_bits=8,
                          type="float", strategy=strategy)
-        said = json.loads((folder / "config.json").read_text())
-        said["quantization_config"]["use_optimized_inference"] = True
-        (folder / "config.json").write_text(json.dumps(said))
+        tell(folder, use_optimized_inference=True)
     return write
 
 
@@ -138,6 +136,50 @@ def write(folder: pathlib.Path, base: pathlib.Path,
     said = json.loads((base / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(
         {**said, "quantization_config": quantization}))
+
+
+def write_mxfp4(folder: pathlib.Path) -> None:
+    """As gpt-oss: experts' matrices, of which 32 numbers have one exponent."""
+    import transformers
+    torch.manual_seed(4)
+    made = transformers.GptOssForCausalLM(transformers.GptOssConfig(
+        hidden_size=64, intermediate_size=64, vocab_size=64,
+        num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=16, num_local_experts=4, num_experts_per_tok=2))
+    made.to(DTYPE).save_pretrained(folder)
+    saved = {}
+    for name, value in load_file(folder / "model.safetensors").items():
+        if name.endswith("_proj"):
+            shape = (value.shape[0], value.shape[2], value.shape[1] // 32)
+            saved[name + "_blocks"] = torch.randint(
+                256, (*shape, 16), dtype=torch.uint8)
+            saved[name + "_scales"] = torch.randint(
+                118, 122, shape, dtype=torch.uint8)
+        else:
+            saved[name] = value
+    write(folder, folder, saved, quant_method="mxfp4")
+
+
+def write_nvfp4(base: pathlib.Path, folder: pathlib.Path) -> None:
+    """compressed-tensors': 16 numbers have one scale of 8 bits."""
+    write_compressed(base, folder, num_bits=4, type="float",
+                     strategy="tensor_group", group_size=16)
+
+
+def tell(folder: pathlib.Path, **said: Any) -> None:
+    """Adds to what the folder's configuration says of its quantisation."""
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"].update(said)
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def _unpacked(write: Callable[..., None], *args: Any, **options: Any
+              ) -> Callable[[pathlib.Path, pathlib.Path], None]:
+    """The weights become plain ones as they are loaded."""
+    def write_and_tell(base: pathlib.Path, folder: pathlib.Path) -> None:
+        write(base, folder, *args, **options)
+        tell(folder, dequantize=True)
+    return write_and_tell
 
 
 WRITERS: dict[str, Callable[[pathlib.Path, pathlib.Path], None]] = {
@@ -158,6 +200,12 @@ WRITERS: dict[str, Callable[[pathlib.Path, pathlib.Path], None]] = {
     "compressed-tensors fp8": write_compressed_fp8(torch.float32, "channel"),
     # The library casts and repeats the scales.
     "compressed-tensors fp8 whole": write_compressed_fp8(DTYPE, "tensor"),
+    "mxfp4 unpacked": _unpacked(lambda _, folder: write_mxfp4(folder)),
+    "fp8 blocks unpacked": _unpacked(write_fp8_blocks),
+    "compressed-tensors int4 unpacked": _unpacked(
+        write_compressed, num_bits=4, type="int", strategy="group",
+        group_size=32),
+    "compressed-tensors nvfp4 unpacked": _unpacked(write_nvfp4),
 }
 
 

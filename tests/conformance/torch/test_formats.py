@@ -34,6 +34,11 @@ TESTS = {
     "torchao": FOLDER,
     "`fp8` by blocks": FOLDER,
     "compressed-tensors' FP8": FOLDER,
+    "plain weights": [
+        (where, "test_what_was_unpacked_is_saved_as_plain_weights"
+         if "saved" in name else name) for where, name in FOLDER],
+    "MXFP4 as it is": [("test_quantised_files",
+                        "test_mxfp4_is_unpacked_only_if_it_is_told")],
     "`fp8` where": [("test_quantised_files",
                      "test_weights_that_the_library_would_unpack_are_refused")],
     "compressed-tensors' other": [(

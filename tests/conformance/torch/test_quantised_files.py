@@ -19,8 +19,9 @@ from compiling import (CountingBackend, fresh_compiler,  # noqa: E402
                        plenty_of_code)
 from deaths import start_again  # noqa: E402
 from equal import assert_equal_outputs, same_bytes  # noqa: E402
-from packed import (DTYPE, WRITERS, config, with_kernels, write,  # noqa: E402
-                    write_base, write_compressed, write_fp8_blocks)
+from packed import (DTYPE, WRITERS, config, tell, with_kernels,  # noqa: E402
+                    write, write_base, write_compressed, write_fp8_blocks,
+                    write_mxfp4)
 from safetensors import safe_open  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 from sampled import sampled  # noqa: E402
@@ -29,9 +30,10 @@ from torch import nn  # noqa: E402
 
 Folder = pathlib.Path
 FORMATS = list(WRITERS)
+UNPACKED = [kind for kind in FORMATS if "unpacked" in kind]
 # One of each library; the others differ from them in the numbers alone.
 OFTEN = ("bitsandbytes nf4", "torchao int8", "fp8 blocks",
-         "compressed-tensors fp8")
+         "compressed-tensors fp8", "mxfp4 unpacked")
 
 
 @pytest.fixture(scope="module")
@@ -69,14 +71,15 @@ def sampled_formats(*often: str) -> Any:
 
 
 def the_librarys(folder: Folder, device: torch.device) -> nn.Module:
-    return transformers.LlamaForCausalLM.from_pretrained(
+    return transformers.AutoModelForCausalLM.from_pretrained(
         folder, dtype=DTYPE, device_map={"": device}).eval()
 
 
 def load(folder: Folder, budget: Any = 0.6, **options: Any) -> nn.Module:
     said = transformers.AutoConfig.from_pretrained(folder)
-    return hoist.load(lambda: transformers.LlamaForCausalLM(said), folder,
-                      budget, dtype=DTYPE, **options).eval()
+    return hoist.load(
+        lambda: transformers.AutoModelForCausalLM.from_config(said), folder,
+        budget, dtype=DTYPE, **options).eval()
 
 
 def metadata_of(folder: Folder) -> dict[str, str]:
@@ -131,7 +134,7 @@ def test_it_equals_the_librarys_own(hoistd, device, tmp_path, folder, groups):
 @pytest.mark.parametrize("folder, detached", sampled(
     [(kind, detached) for kind in FORMATS for detached in (False, True)
      # torchao saves no tensors that it does not know.
-     if detached or "torchao" not in kind],
+     if (detached or "torchao" not in kind) and "unpacked" not in kind],
     ("bitsandbytes nf4", False), ("bitsandbytes int8", True),
     ("torchao int8", True), ("fp8 blocks", False)), indirect=["folder"])
 def test_what_is_saved_is_what_was_loaded(hoistd, device, tmp_path, folder,
@@ -145,6 +148,24 @@ def test_what_is_saved_is_what_was_loaded(hoistd, device, tmp_path, folder,
         the_librarys(folder, device).save_pretrained(tmp_path / "theirs")
         folder = tmp_path / "theirs"
     assert_same_files(tmp_path, folder)
+
+
+@pytest.mark.parametrize("folder, detached", sampled(
+    [(kind, detached) for kind in UNPACKED for detached in (False, True)],
+    ("mxfp4 unpacked", False)), indirect=["folder"])
+def test_what_was_unpacked_is_saved_as_plain_weights(hoistd, device, tmp_path,
+                                                     folder, detached):
+    """The library itself saves some of them by the packed weights' names."""
+    loaded = load(folder)
+    expected = run(loaded, device)
+    if detached:
+        hoist.detach(loaded)
+    loaded.save_pretrained(tmp_path)
+    again = the_librarys(tmp_path, device)
+    assert not hasattr(again.config, "quantization_config")
+    assert_equal_outputs(run(again, device), expected)
+    assert {value.dtype for value in
+            load_file(tmp_path / "model.safetensors").values()} == {DTYPE}
 
 
 def assert_same_files(ours: Folder, theirs: Folder) -> None:
@@ -164,7 +185,8 @@ def test_the_bytes_are_the_files_and_kept_once(hoistd, device, folder):
     # In groups, each tensor aligned; the states that were read are unused.
     names = {info.name for group in hoist_model(hoistd, stats.model)
              for info in group.tensors}
-    if "compressed" not in folder.name:  # The library reshapes its scales.
+    # The library reshapes the scales of the former.
+    if not any(one in folder.name for one in ("compressed", "unpacked")):
         assert names == saved.keys()
     used, read = (hoistd.tier("HOST")["used_bytes"],
                   hoistd.counters()["file_read_bytes"])
@@ -209,15 +231,17 @@ def test_several_files_and_no_dtype(hoistd, device, tmp_path, folder):
 
 
 @pytest.mark.parametrize("groups", ["block", "leaf"])
+@pytest.mark.parametrize("unpacked", [False, True])
 def test_quantised_experts_are_joined_and_so_are_their_scales(
-        hoistd, device, tmp_path, groups):
-    """A tensor an expert and projection. No CPU computes with them."""
+        hoistd, device, tmp_path, groups, unpacked):
+    """A tensor an expert and projection. No CPU computes with them packed."""
     saved = transformers.MixtralForCausalLM(transformers.MixtralConfig(
         hidden_size=64, intermediate_size=128, vocab_size=64,
         num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
         num_local_experts=4)).to(DTYPE)
     saved.save_pretrained(tmp_path / "base")
     write_fp8_blocks(tmp_path / "base", tmp_path, r"_proj\.|\.experts\.")
+    tell(tmp_path, dequantize=unpacked)
     said = transformers.AutoConfig.from_pretrained(tmp_path)
     with with_kernels():
         theirs = transformers.MixtralForCausalLM.from_pretrained(
@@ -226,7 +250,7 @@ def test_quantised_experts_are_joined_and_so_are_their_scales(
                             tmp_path, 0.6, dtype=DTYPE, groups=groups)
     state = theirs.state_dict()
     scale = "model.layers.0.mlp.experts.gate_up_proj_scale_inv"
-    assert state[scale].shape == (4, 8, 2)
+    assert unpacked or state[scale].shape == (4, 8, 2)
     for turn in "attached", "detached":
         assert loaded.state_dict().keys() == state.keys()
         for name, value in loaded.state_dict().items():
@@ -299,7 +323,7 @@ def test_it_is_compiled_as_the_librarys_own(hoistd, device, folder):
 # --- What is refused.
 
 
-@pytest.mark.parametrize("method", ["gptq", "awq", "mxfp4", "quanto", "hqq",
+@pytest.mark.parametrize("method", ["gptq", "awq", "quanto", "hqq",
                                     "a method of tomorrow"])
 def test_another_quantiser_is_refused_by_name(hoistd, tmp_path, base, method):
     write(tmp_path, base, load_file(base / "model.safetensors"),
@@ -310,12 +334,13 @@ def test_another_quantiser_is_refused_by_name(hoistd, tmp_path, base, method):
 
 
 @pytest.mark.parametrize("bits, kind, strategy", [
-    (4, "int", "group"), (8, "int", "channel"), (8, "float", "channel")])
+    (4, "int", "group"), (8, "int", "channel"), (8, "float", "channel"),
+    (4, "float", "tensor_group")])
 def test_weights_that_the_first_pass_would_unpack_are_refused(
         hoistd, device, tmp_path, base, bits, kind, strategy):
     write_compressed(base, tmp_path, num_bits=bits, type=kind,
                      strategy=strategy,
-                     group_size=32 if strategy == "group" else None)
+                     group_size={"group": 32, "tensor_group": 16}.get(strategy))
     with pytest.raises(hoist.Unimplemented,
                        match="compressed-tensors: .*use_optimized_inference.*"
                        "dequantize=True.*hoist.attach"):
@@ -329,38 +354,39 @@ def test_weights_that_the_first_pass_would_unpack_are_refused(
     assert_equal_outputs(run(unpacked, device), expected)
 
 
-def test_mxfp4_is_refused_and_attached_as_the_library_loads_it(
-        hoistd, device, tmp_path):
+def test_mxfp4_is_unpacked_only_if_it_is_told(hoistd, device, tmp_path):
     """The library unpacks its bytes, or shuffles them for triton's kernels."""
-    said = transformers.GptOssConfig(
-        hidden_size=64, intermediate_size=64, vocab_size=64,
-        num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        head_dim=16, num_local_experts=4, num_experts_per_tok=2)
-    torch.manual_seed(4)
-    transformers.GptOssForCausalLM(said).to(DTYPE).save_pretrained(
-        tmp_path / "base")
-    saved = {}
-    for name, value in load_file(tmp_path / "base/model.safetensors").items():
-        if name.endswith("_proj"):  # Of experts: 32 numbers have one scale.
-            shape = (value.shape[0], value.shape[2], value.shape[1] // 32)
-            saved[name + "_blocks"] = torch.randint(
-                256, (*shape, 16), dtype=torch.uint8)
-            saved[name + "_scales"] = torch.randint(
-                118, 122, shape, dtype=torch.uint8)
-        else:
-            saved[name] = value
-    write(tmp_path, tmp_path / "base", saved, quant_method="mxfp4")
-    said = transformers.AutoConfig.from_pretrained(tmp_path)
+    write_mxfp4(tmp_path)
     with pytest.raises(hoist.Unimplemented,
-                       match="mxfp4: hoist.load knows.*hoist.attach"):
-        hoist.load(lambda: transformers.GptOssForCausalLM(said), tmp_path)
-    theirs = transformers.GptOssForCausalLM.from_pretrained(
-        tmp_path, dtype=DTYPE, device_map={"": device},
-        quantization_config=transformers.Mxfp4Config(dequantize=True)).eval()
-    assert theirs.model.layers[0].mlp.experts.down_proj.dtype == DTYPE
-    expected = run(theirs, device)
-    hoist.attach(theirs, 0.6)
-    assert_equal_outputs(run(theirs, device), expected)
+                       match="mxfp4: .*repacks.*dequantize=True.*hoist.attach"):
+        load(tmp_path)
+    assert hoistd.tier("HOST")["used_bytes"] == 0
+
+
+def test_a_version_that_unpacks_in_another_way_is_refused(
+        hoistd, tmp_path, base, monkeypatch):
+    quantizer = pytest.importorskip(
+        "transformers.quantizers.quantizer_finegrained_fp8")
+    monkeypatch.setattr(quantizer.FineGrainedFP8HfQuantizer,
+                        "get_load_operations", lambda self: {})
+    WRITERS["fp8 blocks unpacked"](base, tmp_path)
+    with pytest.raises(hoist.Unimplemented,
+                       match="fp8: .*by no converter.*hoist.attach"):
+        load(tmp_path)
+
+
+def test_unpacked_weights_of_two_types_are_two_models(hoistd, device, tmp_path,
+                                                      base):
+    WRITERS["mxfp4 unpacked"](base, tmp_path)
+    said = transformers.AutoConfig.from_pretrained(tmp_path)
+    loaded = {dtype: hoist.load(
+        lambda: transformers.GptOssForCausalLM(said), tmp_path, 0.6,
+        dtype=dtype).eval() for dtype in (torch.float16, torch.float32)}
+    for dtype, one in loaded.items():
+        expected = transformers.AutoModelForCausalLM.from_pretrained(
+            tmp_path, dtype=dtype, device_map={"": device}).eval()
+        assert_equal_outputs(run(one, device), run(expected, device),
+                             str(dtype))
 
 
 def test_a_folder_of_diffusers_is_refused_and_attached_as_it_loads_it(
@@ -403,7 +429,8 @@ def test_weights_that_the_library_would_unpack_are_refused(hoistd, tmp_path,
                                                            base):
     WRITERS["fp8 blocks"](base, tmp_path)
     with pytest.raises(hoist.Unimplemented,
-                       match="fp8: .*unpacks.*no kernels.*hoist.attach"):
+                       match="fp8: .*unpacks.*no kernels.*dequantize=True.*"
+                       "hoist.attach"):
         load(tmp_path)
     assert hoistd.tier("HOST")["used_bytes"] == 0
 
@@ -413,7 +440,13 @@ def test_weights_that_the_library_would_unpack_are_refused(hoistd, tmp_path,
     ("bitsandbytes nf4", "q_proj.weight.absmax"),
     ("bitsandbytes int8", "q_proj.SCB"),
     ("torchao int8", "q_proj._weight_scale"),
-    ("fp8 blocks", "q_proj.weight_scale_inv")], indirect=["folder"])
+    ("fp8 blocks", "q_proj.weight_scale_inv"),
+    ("fp8 blocks unpacked", "q_proj.weight_scale_inv"),
+    ("mxfp4 unpacked", "down_proj_scales"),
+    ("compressed-tensors int4 unpacked", "q_proj.weight_scale"),
+    # Missed when the values are computed.
+    ("compressed-tensors int4 unpacked", "q_proj.weight_shape")],
+    indirect=["folder"])
 def test_what_lies_beside_a_weight_is_needed(hoistd, tmp_path, folder, lost):
     saved = {name: value for name, value in
              load_file(folder / "model.safetensors").items()
@@ -422,9 +455,10 @@ def test_what_lies_beside_a_weight_is_needed(hoistd, tmp_path, folder, lost):
         (tmp_path / one.name).write_bytes(one.read_bytes())
     save_file(saved, tmp_path / "model.safetensors",
               metadata=metadata_of(folder))
-    with pytest.raises(hoist.HoistError, match="q_proj"):
+    with pytest.raises(hoist.HoistError, match="q_proj|down_proj"):
         load(tmp_path)
-    assert hoistd.tier("HOST")["used_bytes"] == 0
+    assert lost == "q_proj.weight_shape" or (
+        hoistd.tier("HOST")["used_bytes"] == 0)
 
 
 @pytest.mark.parametrize("folder", ["fp8 blocks"], indirect=True)

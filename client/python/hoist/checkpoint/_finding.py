@@ -26,12 +26,14 @@ class Finder:
 
     def __init__(self, module: nn.Module, headers: Mapping[str, FileTensor],
                  rename: Rename, packed: Collection[str] = (),
-                 named: Mapping[str, Source] | None = None) -> None:
+                 named: Mapping[str, Source | Computed] | None = None
+                 ) -> None:
         """packed: the library's weights that are made already; named: its other
         ones, if it has named them."""
         self.headers = headers
         self._rename = rename
         self._prefix = getattr(module, "base_model_prefix", "")
+        self._library: Mapping[str, Source | Computed]
         self._library, self.refused = (
             (named, {}) if named else
             library_sources(module, headers, packed) if rename is None else

@@ -27,10 +27,13 @@ from .._errors import Unimplemented
 from ._meaning import INSTEAD, config_of
 from ._pieces import Piece, Source, whole
 from ._safetensors import Bytes, FileTensor, Paths
-from ._transformers import Load, collect, quantization_config
+from ._transformers import (Computed, Load, collect, library_computations,
+                            library_sources, quantization_config)
 
 # Quantisers whose modules compute with the files' tensors unchanged, by test.
-_KNOWN = ("bitsandbytes", "compressed-tensors", "fp8", "torchao")
+_PACKED = ("bitsandbytes", "compressed-tensors", "fp8", "torchao")
+# Those whose converters make plain weights, if dequantize=True says so.
+_UNPACKED = ("compressed-tensors", "fp8", "mxfp4")
 # For one weight: values that a quantiser derives from a configuration.
 MAX_OWN_BYTES = 4096
 
@@ -44,7 +47,8 @@ class Packed:
         default_factory=dict)
     targets: set[str] = dataclasses.field(default_factory=set)
     # Of the module's other weights, if the quantiser's library names them.
-    plain: dict[str, Source] = dataclasses.field(default_factory=dict)
+    plain: dict[str, Source | Computed] = dataclasses.field(
+        default_factory=dict)
     # Theirs, if the caller names none.
     dtype: torch.dtype | None = None
 
@@ -87,17 +91,17 @@ def quantise(module: Any, path: Paths, files: Sequence[pathlib.Path],
         return None
     said = copy.deepcopy(said)  # The library writes to it.
     method = _method(said)
-    if method not in _KNOWN:
+    if method not in (*_PACKED, *_UNPACKED):
         raise Unimplemented(
-            f'quantization_config: {method}: hoist.load knows '
-            f"{', '.join(_KNOWN)}; {INSTEAD}")
+            f"quantization_config: {method}: hoist.load knows "
+            f"{', '.join(_PACKED)}; with dequantize=True {', '.join(_UNPACKED)}"
+            f"; {INSTEAD}")
     auto = importlib.import_module("transformers.quantizers.auto")
     with _told(method, "cannot be used here"):
         quantizer = auto.AutoHfQuantizer.from_config(said, pre_quantized=True)
+        unpacks = _unpacks(quantizer)
         quantizer.validate_environment(device_map=None, weights_only=True)
-    if getattr(quantizer.quantization_config, "dequantize", False):
-        raise _refusal(quantizer, "unpacks the weights as it loads them: it "
-                       "was told to, or has no kernels here")
+    _refuse_unasked(quantizer, method, unpacks)
     with _told(quantizer, "cannot be used here"):
         quantizer.preprocess_model(
             model=module, dtype=dtype or module.dtype, device_map=None,
@@ -114,8 +118,12 @@ def pack(module: nn.Module, quantizer: Any, files: Sequence[pathlib.Path],
     bytes are the files', mapped privately, until they are unreferenced. The
     others stay on the meta device.
 
+    A quantiser that unpacks has plain weights, computed by its converters.
+
     quantizer: quantise()'s. Unimplemented: as in quantise().
     """
+    if _unpacks(quantizer):
+        return _unpack(module, quantizer, headers)
     mapped = _Mapped(files, headers)
     packed = Packed(mapped)
     loads, _ = collect(module, headers)
@@ -148,6 +156,37 @@ def pack(module: nn.Module, quantizer: Any, files: Sequence[pathlib.Path],
     if mapped.written():
         raise _refusal(quantizer, "writes to the weights as it loads them")
     return packed
+
+
+def _unpacks(quantizer: Any) -> bool:
+    return bool(getattr(quantizer.quantization_config, "dequantize", False))
+
+
+def _refuse_unasked(quantizer: Any, method: str, asked: bool) -> None:
+    """Packed weights stay packed, unless the caller asks for plain ones."""
+    if method in _PACKED and not _unpacks(quantizer):
+        return
+    if not asked:
+        raise _refusal(quantizer, "unpacks or repacks the weights as it loads "
+                       "them: it has no kernels here that compute with the "
+                       "files' bytes; dequantize=True in quantization_config "
+                       "has hoist.load make plain weights, once for all "
+                       "workers")
+    if "dequantize" not in getattr(quantizer, "get_load_operations", dict)():
+        raise _refusal(quantizer, "unpacks the weights by no converter of the "
+                       "files' tensors in this version of transformers")
+
+
+def _unpack(module: nn.Module, quantizer: Any,
+            headers: Mapping[str, FileTensor]) -> Packed:
+    sources, refused = library_sources(module, headers)
+    computed = library_computations(module, headers, refused)
+    for name, why in refused.items():
+        if name not in computed:
+            raise _refusal(quantizer, f"does not make {name}: {why}")
+    with _told(quantizer, "does not finish"):
+        quantizer.postprocess_model(module)
+    return Packed(plain={**sources, **computed})
 
 
 def _keep_compressed(module: nn.Module, quantizer: Any) -> None:

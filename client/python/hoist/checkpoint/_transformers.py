@@ -109,7 +109,7 @@ def library_computations(module: nn.Module,
             _log.info("%s is not computed: %s", load.target, error)
             continue
         if all(isinstance(one, torch.Tensor) for one in makes.values()):
-            computed = Computed(inputs, makes, load.run, _recipe(load))
+            computed = Computed(inputs, makes, load.values, _recipe(load))
             found |= {name: computed for name in makes.keys() & set(names)
                       if quantizer is None or not _lacks_scales(
                           _dtypes.from_torch(makes[name].dtype), known[name])}
@@ -162,6 +162,18 @@ class Load:
             made = made[0]
         return {target: value[0] if isinstance(value, list) else value
                 for target, value in made.items()}
+
+    def values(self, tensors: Mapping[str, torch.Tensor]
+               ) -> dict[str, torch.Tensor]:
+        """The same, of tensors with values. Unimplemented: the library fails.
+        """
+        try:
+            return self.run(tensors)
+        except Exception as error:  # Any error of the library's operations.
+            raise Unimplemented(
+                f"transformers does not make {self.target} of "
+                f"{', '.join(tensors)} ({type(error).__name__}: {error}); "
+                f"{_INSTEAD}") from error
 
 
 def _recipe(load: Load) -> str:

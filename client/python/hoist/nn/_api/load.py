@@ -100,9 +100,12 @@ def load(  # type: ignore[misc]
     A configuration of transformers' that names a quantiser (the module's, or the
     folder's) has the quantiser make the factory's module its own, as
     from_pretrained does. Packed weights and their scales are staged as they lie
-    in the files. For a GGUF file the factory makes a model of diffusers, whose
-    quantiser makes it its own; dtype= is what it computes in, else float32. So
-    it does for 8-bit floats with scales; without dtype= it computes in bfloat16.
+    in the files. With its `dequantize=True` they are plain weights, which the
+    quantiser computes once for all workers.
+
+    For a GGUF file the factory makes a model of diffusers, whose quantiser makes
+    it its own; dtype= is what it computes in, else float32. So it does for 8-bit
+    floats with scales; without dtype= it computes in bfloat16.
 
     The other options, and the errors, are attach's. Also: NotFound (a parameter
     in no file); InvalidArgument (its shape differs, it needs gradients and is
@@ -140,12 +143,13 @@ def load(  # type: ignore[misc]
                 "storage_dtype= of a module whose weights are quantised in "
                 "the files already: scales are no weights to cast")
         packed = quantised or Packed(
-            plain=single_file_sources(module, headers) if rename is None
+            plain={**single_file_sources(module, headers)} if rename is None
             else {})
         dtype = dtype or packed.dtype
         excluded = matching_modules(module, wanted.exclude)
         specs = lay_out(module, groups, excluded, wanted.in_parts)
-        refuse_declared(module, _made_types(specs), files, path)
+        if quantised is None:
+            refuse_declared(module, _made_types(specs), files, path)
         matched = match_weights(module, specs, headers, rename, packed)
         _tell_unused(refuse_losses(module, matched.uses, headers))
         check_ties(matched, files)
