@@ -174,3 +174,60 @@ def test_a_budget_below_a_component_says_what_would_do(hoistd, device, save):
     with pytest.raises(hoist.ResourceExhausted, match='component "'):
         hoist.load_pipeline(save("flux"), 256 << 10, device=device)
     assert hoistd.tier("DEVICE")["leased_bytes"] == 0
+
+
+def quantised(folder: pathlib.Path, into: pathlib.Path, name: str, cls: Any,
+              said: Any) -> None:
+    """A copy of a pipeline's folder, with one component's weights quantised by
+    its library."""
+    shutil.copytree(folder, into, dirs_exist_ok=True)
+    shutil.rmtree(into / name)
+    cls.from_pretrained(folder / name, dtype=torch.bfloat16,
+                        quantization_config=said).save_pretrained(into / name)
+
+
+@pytest.mark.parametrize("kind", ["bitsandbytes", "torchao"])
+def test_a_text_encoder_may_be_quantised(hoistd, device, tmp_path, save, kind):
+    quantization = pytest.importorskip("torchao.quantization")
+    pytest.importorskip("bitsandbytes")
+    said = (transformers.BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_compute_dtype=torch.bfloat16)
+        if kind == "bitsandbytes" else transformers.TorchAoConfig(
+            quantization.Int8WeightOnlyConfig(version=2)))
+    quantised(save("flux"), tmp_path, "text_encoder_2",
+              transformers.T5EncoderModel, said)
+    theirs = diffusers.DiffusionPipeline.from_pretrained(
+        tmp_path, dtype=torch.bfloat16).to(device)
+    theirs.set_progress_bar_config(disable=True)
+    expected = KINDS["flux"].run(theirs).tobytes()
+    pipe = hoist.load_pipeline(tmp_path, 0.6, dtype=torch.bfloat16,
+                               device=device)
+    pipe.set_progress_bar_config(disable=True)
+    own, other = pipe.text_encoder_2, theirs.text_encoder_2
+    assert [type(one) for one in own.modules()] == [
+        type(one) for one in other.modules()]
+    for turn in range(2):
+        assert KINDS["flux"].run(pipe).tobytes() == expected, turn
+    hoist.check(pipe)
+
+
+def test_a_quantised_transformer_is_refused_by_name_and_left_to_diffusers(
+        hoistd, device, tmp_path, save):
+    quantization = pytest.importorskip("torchao.quantization")
+    quantised(save("flux"), tmp_path, "transformer",
+              diffusers.FluxTransformer2DModel, diffusers.TorchAoConfig(
+                  quantization.Int8WeightOnlyConfig(version=2)))
+    with pytest.raises(hoist.Unimplemented,
+                       match='"transformer": .*torchao.*hoist.attach'):
+        hoist.load_pipeline(tmp_path, 0.6, dtype=torch.bfloat16, device=device)
+    theirs = diffusers.DiffusionPipeline.from_pretrained(
+        tmp_path, dtype=torch.bfloat16).to(device)
+    theirs.set_progress_bar_config(disable=True)
+    expected = KINDS["flux"].run(theirs).tobytes()
+    pipe = hoist.load_pipeline(
+        tmp_path, 4 * MIB, dtype=torch.bfloat16, device=device,
+        components=["text_encoder", "text_encoder_2", "vae"])
+    pipe.set_progress_bar_config(disable=True)
+    hoist.attach(pipe.transformer, 0.6, device=device)
+    for turn in range(2):
+        assert KINDS["flux"].run(pipe).tobytes() == expected, turn

@@ -142,14 +142,14 @@ def load(  # type: ignore[misc]
             raise InvalidArgument(
                 "storage_dtype= of a module whose weights are quantised in "
                 "the files already: scales are no weights to cast")
-        packed = quantised or Packed(
-            plain={**single_file_sources(module, headers)} if rename is None
-            else {})
-        dtype = dtype or packed.dtype
         excluded = matching_modules(module, wanted.exclude)
         specs = lay_out(module, groups, excluded, wanted.in_parts)
         if quantised is None:
             refuse_declared(module, _made_types(specs), files, path)
+        packed = quantised or Packed(
+            plain={**single_file_sources(module, headers)} if rename is None
+            else {})
+        dtype = dtype or packed.dtype
         matched = match_weights(module, specs, headers, rename, packed)
         _tell_unused(refuse_losses(module, matched.uses, headers))
         check_ties(matched, files)
