@@ -227,7 +227,7 @@ def test_a_configuration_that_says_so_is_refused_by_name(folder, config):
 
 
 @pytest.mark.parametrize("name", ["hf_quant_config.json", "quant_config.json",
-                                  "quantize_config.json"])
+                                  "quantize_config.json", "quanto_qmap.json"])
 def test_a_quantisers_own_file_is_refused_by_name(folder, name):
     (folder / name).write_text(json.dumps({"bits": 4}))
     said = declared(nn.Linear(4, 4), folder)

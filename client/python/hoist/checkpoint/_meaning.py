@@ -193,7 +193,7 @@ def _declarations(module: nn.Module, files: Sequence[pathlib.Path],
         if said:
             yield str(folder / "config.json"), said
         for other in sorted(folder.glob("*quant*.json")):
-            # Quantisers': hf_quant_config.json, quantize_config.json.
+            # Quantisers': quantize_config.json, quanto_qmap.json.
             if _read_json(other):
                 yield str(other), "by its name"
 
