@@ -12,8 +12,8 @@ namespace hoist {
 using Sha256Digest = std::array<uint8_t, 32>;
 
 // SHA-256 (FIPS 180-4) of a stream, of fields as daemon/base/sha256.h has them.
-// libhoist needs no library of digests: this is plain C++, some 300 MB/s, or
-// the SHA instructions of x86-64, some 2 GB/s.
+// libhoist needs no library of digests: this is plain C++, or the SHA
+// instructions of x86-64, which are several times as fast.
 //
 // Threads:  one at a time.
 class Sha256 {
