@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 import hoist  # noqa: E402
 from deaths import kill_kept  # noqa: E402
 from equal import assert_equal_outputs  # noqa: E402
+from hoist.nn._api.attachment import attachment_of  # noqa: E402
 from models import Stack  # noqa: E402
 from real_daemon import MIB, Refused, until  # noqa: E402
 
@@ -128,6 +129,34 @@ def test_a_module_that_runs_sleeps_after_its_pass(hoistd, x):
     hook.remove()
     assert_equal_outputs(results[0], want)
     until(lambda: is_asleep(model))
+    hoist.detach(model)
+
+
+def test_a_module_that_is_called_without_a_pause_sleeps(hoistd, x):
+    """Each look finds a call on a stack."""
+    model = stack()
+    want = wanted(model, x)
+    hoist.attach(model)
+    assert_right(model, x, want)
+    session = session_of(hoistd)
+    passes = attachment_of(model).passes
+    assert passes.stands
+    asleep = []
+
+    def seen(*_) -> None:
+        if not asleep:
+            hoistd.ctl("sleep", session)
+            until(lambda: passes.lending.hooked)
+        asleep.append(is_asleep(model))
+
+    hook = model.layers[1].register_forward_hook(seen)
+    with torch.no_grad():
+        results = [model(x) for _ in range(300) if not any(asleep)]
+    hook.remove()
+    for result in results:
+        assert_equal_outputs(result, want)
+    until(lambda: not plans(hoistd) or not is_asleep(model))
+    assert hoistd.counters()["lent_bytes_by_admins"]
     hoist.detach(model)
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import sys
 from typing import Any, Callable, Iterator
 
 import torch
@@ -218,26 +217,23 @@ class Passes:
             self.lending.watch()
             self._around.renew()
         left = self.lending.idle_in(idle)
-        if (left is None or not self._is_lent or self.backwards.are_running
-                or any(part.captured for part in self.parts)):
-            return None
-        if left > 0:
-            return left
-        if not self.stands:
-            return None if holds_addresses() else (
-                _SOON if self._turns.held else 0.0)
-        # Hooks first: a call that they miss is on its thread's stack by then.
-        self.stands = False
-        self._around.renew(all_groups=True)
-        called = [*self._called()]
-        if holds_addresses():
+        if (not self._is_lent or self.backwards.are_running
+                or any(part.captured for part in self.parts)
+                or (left == 0 and holds_addresses())):
             left = None
-        elif any(calls_above(frame, called)
-                 for frame in sys._current_frames().values()):
-            left = _SOON
         if left != 0:
-            self._note_bound()
-        return left
+            if self.lending.hooked:
+                self._note_bound()
+            return left
+        called = [*self._called()]
+        if self.stands:
+            # They stay until the memory is given back: else a module that is
+            # called without a pause would be found in a call each time.
+            self.stands = False
+            self._around.renew(all_groups=True)
+            self.lending.hook(called)
+        return (_SOON if self._turns.held or self.lending.misses(called)
+                else 0.0)
 
     # Residents.
 
@@ -315,6 +311,7 @@ class Passes:
         return bool(bound)
 
     def _note_bound(self) -> None:
+        self.lending.hooked = False
         self.stands = all(group.bound for group in self._groups)
         self._around.renew()
 
