@@ -42,4 +42,10 @@ void NoteEviction(Effects& effects, const CopyTable& copies, Counters& counters,
        why == Leaving::Why::kByAdmin ? "by an admin" : "evicted");
 }
 
+bool Refuses(Effects& effects, RequestId request, const absl::Status& status) {
+  if (status.ok()) return false;
+  effects.answers.push_back({request, status});
+  return true;
+}
+
 }  // namespace hoistd

@@ -84,6 +84,9 @@ void Note(Effects& effects, const CopyTable& copies, EventKind kind,
 void NoteEviction(Effects& effects, const CopyTable& copies, Counters& counters,
                   const CopyRef& ref, Leaving::Why why);
 
+// Answers the request if `status` is an error. True: it was.
+bool Refuses(Effects& effects, RequestId request, const absl::Status& status);
+
 }  // namespace hoistd
 
 #endif  // HOIST_DAEMON_CORE_EFFECTS_H_

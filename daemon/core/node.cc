@@ -9,6 +9,20 @@
 #include "daemon/base/status.h"
 
 namespace hoistd {
+namespace {
+
+NodeEvent EventOf(const SlabBook::Silent& silent) {
+  NodeEvent event;
+  event.kind = EventKind::kSlabsHeldOpen;
+  event.session = silent.session;
+  event.at = OnDevice(silent.device);
+  event.bytes = silent.bytes;
+  event.detail = absl::StrCat("by an idle worker of uid ", silent.uid.number(),
+                              " that does not answer");
+  return event;
+}
+
+}  // namespace
 
 Node::Node(const NodeOptions& options, std::vector<DeviceInfo> devices)
     : options_(options),
@@ -25,6 +39,8 @@ Node::Node(const NodeOptions& options, std::vector<DeviceInfo> devices)
       supply_(options_, names_, copies_, models_, quota_, spill_, space_,
               persisted_, counters_),
       audit_(names_, copies_, quota_, space_, supply_, tenure_),
+      delivery_(copies_, quota_, space_, supply_, tenure_, audit_, counters_,
+                ids_),
       registry_(options_, copies_, models_, quota_, space_, supply_, tenure_,
                 persisted_, ids_) {}
 
@@ -40,11 +56,9 @@ absl::StatusOr<SessionId> Node::OpenSession(const OpenSessionArgs& args,
   tenure_.sessions().Open(id, args, now);
   space_.slabs().AddSession(id, args.peer.uid, args.closes_slabs);
   if (args.socket != nullptr) persisted_.Add(PersistedSession{id, args});
-  NodeEvent event;
-  event.kind = EventKind::kSessionOpened;
-  event.session = id;
-  event.detail = args.client_name;
-  effects.events.push_back(std::move(event));
+  effects.events.push_back({.kind = EventKind::kSessionOpened,
+                            .session = id,
+                            .detail = args.client_name});
   return id;
 }
 
@@ -64,13 +78,12 @@ void Node::CloseSession(SessionId id, absl::Time now, Effects& effects) {
   registry_.EndOfGone();
   space_.slabs().RemoveSession(id);
   space_.Changed();  // Its slabs are no longer open.
-  NodeEvent event;
-  event.kind = EventKind::kSessionClosed;
-  event.session = id;
-  event.detail =
+  std::string had =
       absl::StrCat("gave back ", leases.size(), " leases, ", plans, " plans");
-  if (arenas > 0) absl::StrAppend(&event.detail, ", ", arenas, " arenas");
-  effects.events.push_back(std::move(event));
+  if (arenas > 0) absl::StrAppend(&had, ", ", arenas, " arenas");
+  effects.events.push_back({.kind = EventKind::kSessionClosed,
+                            .session = id,
+                            .detail = std::move(had)});
   Tick(now, effects);
 }
 
@@ -110,12 +123,8 @@ Resumed Node::Resume(SessionId id, const ResumeArgs& has, absl::Time now,
 void Node::LeaseArena(RequestId request, SessionId session,
                       const ArenaArgs& args, absl::Time now, Effects& effects) {
   const ArenaId id(ids_.Next());
-  absl::Status opens = arenas_.Open(request, id, session, args, now);
-  if (!opens.ok()) {
-    effects.answers.push_back({request, std::move(opens)});
-    return;
-  }
-  Tick(now, effects);
+  const absl::Status opens = arenas_.Open(request, id, session, args, now);
+  if (!Refuses(effects, request, opens)) Tick(now, effects);
 }
 
 void Node::Publish(RequestId request, SessionId session,
@@ -132,12 +141,8 @@ void Node::Publish(RequestId request, SessionId session,
   incoming.memfd = std::move(memfd);
   incoming.expected = expected;
   incoming.deadline = deadline;
-  absl::Status s = registry_.Publish(std::move(incoming), readers);
-  if (!s.ok()) {
-    effects.answers.push_back({request, std::move(s)});
-    return;
-  }
-  Tick(now, effects);
+  const absl::Status taken = registry_.Publish(std::move(incoming), readers);
+  if (!Refuses(effects, request, taken)) Tick(now, effects);
 }
 
 absl::Status Node::EndArena(SessionId session, ArenaId arena, absl::Time now,
@@ -163,7 +168,9 @@ void Node::Tick(absl::Time now, Effects& effects) {
   }
   // Failed spills may be retried.
   if (spill_.Retry(now)) space_.Changed();
-  Tell(space_.LookAtAsks(now), effects);
+  for (const SlabBook::Silent& silent : space_.LookAtAsks(now)) {
+    effects.events.push_back(EventOf(silent));
+  }
   tenure_.DecidePlans(now, effects);
   Pump(now, effects);
   supply_.Expire(now, [&](const Waiter& waiter, const Blocked& blocked) {
@@ -208,23 +215,6 @@ void Node::CheckBooks() const {
   tenure_.plans().Check();
   arenas_.book().Check();
   space_.Check(tenure_.plans().CountPromises());
-}
-
-std::map<User, Holdings> Node::CountHoldings() const {
-  QuotaBook counted;
-  tenure_.sessions().CountInto(counted, copies_);
-  models_.CountInto(counted);
-  for (const auto& [id, model] : copies_.models()) {
-    for (const GroupEntry& group : model->groups) {
-      if (!group.unsaved()) continue;
-      counted.Add(model->model->owner, Quota::kPublishedBytes,
-                  SpaceOf(*group.group));
-    }
-  }
-  registry_.incoming().CountInto(counted);
-  tenure_.plans().CountInto(counted);
-  arenas_.book().CountInto(counted);
-  return counted.users();
 }
 
 }  // namespace hoistd

@@ -26,9 +26,9 @@
 #include "daemon/core/arenas.h"
 #include "daemon/core/audit.h"
 #include "daemon/core/copy_table.h"
+#include "daemon/core/delivery.h"
 #include "daemon/core/device_names.h"
 #include "daemon/core/effects.h"
-#include "daemon/core/heat_book.h"
 #include "daemon/core/id_source.h"
 #include "daemon/core/model_book.h"
 #include "daemon/core/need_book.h"
@@ -112,10 +112,6 @@ class Node : private Demand {
   absl::Status SetOrder(SessionId session, ModelId model,
                         std::vector<GroupIndex> order, absl::Time now,
                         Effects& effects);
-  // Takes a session's heat for zero-copy reads; returns the model's known heat.
-  // OutOfRange: the model has no such group.
-  absl::StatusOr<std::vector<GroupHeat>> ReportHeat(SessionId session,
-                                                    const HeatArgs& args);
   // The session's answer to the ask of this number: it has closed these slabs,
   // and keeps the others.
   void SlabsClosed(SessionId session, const SlabsClosedArgs& closed,
@@ -175,8 +171,6 @@ class Node : private Demand {
             tenure_,  supply_,  arenas_.book(), registry_.incoming(),
             audit_,   counters_};
   }
-  // What `quota` must say, recounted from all books.
-  std::map<User, Holdings> CountHoldings() const;
   // Checks that the books agree; a mismatch is our bug. For tests: looks at
   // everything.
   void CheckBooks() const;
@@ -208,12 +202,8 @@ class Node : private Demand {
   void AdvancePlan(RequestId request, absl::Time now, Effects& effects);
   void AdvancePlans(absl::Time now, Effects& effects);
   void ExpirePlans(absl::Time now, Effects& effects);
-  void HoldArrived(PlanId plan, const CopyRef& ref, Copy& copy,
-                   Effects& effects);
-  void AskPlansForRoom(const Need& need, Effects& effects) const;
 
   // node_space.cc
-  void Tell(const std::vector<SlabBook::Silent>& silent, Effects& effects);
   bool Awaits(const CopyRef& copy, bool urgent) const override;
   std::optional<absl::Duration> UntilUse(GroupKey key) const override;
   bool Uses(ModelId model) const override;
@@ -228,32 +218,22 @@ class Node : private Demand {
               absl::Time now, Effects& effects);
 
   // node_stage.cc
-  // Moves groups of a model that ends with this session to the disk alone, at
-  // once or after their spill. PermissionDenied: the model does not end with
-  // it. FailedPrecondition: some stay on the host, and why; the others go.
+  // To the disk alone, at once or after their spill. FailedPrecondition: some
+  // stay on the host, and why; the others go.
   absl::Status Park(SessionId session, const Model& model,
                     const PrefetchArgs& args, absl::Time now, Effects& effects);
-  absl::Status CheckBring(const BringArgs& args) const {
-    return tenure_.CheckBring(args, audit_.Checks(args.copy.key));
-  }
-  void Satisfy(const Waiter& waiter, const CopyRef& ref, Copy& copy,
-               absl::Time now, Effects& effects);
-  void Refuse(const Waiter& waiter, const CopyRef& ref, absl::Status why,
-              Effects& effects);
   void ReleaseLease(LeaseId id, absl::Time now);
 
   // node_needs.cc
   void Pump(absl::Time now, Effects& effects);
   void PumpNeeds(bool urgent, absl::Time now, Effects& effects);
   bool Advance(Need& need, absl::Time now, Effects& effects);
-  bool Give(Need& need, Copy& copy, absl::Time now, Effects& effects);
   void Follow(absl::Time now, Effects& effects);
 
   const NodeOptions options_;
   const std::vector<DeviceInfo> devices_;
   const DeviceNames names_;
   CopyTable copies_;
-  HeatBook heat_;
   QuotaBook quota_;
   ModelBook models_;
   Counters counters_;
@@ -265,6 +245,7 @@ class Node : private Demand {
   Supply supply_;
   Audit audit_;
   IdSource ids_;
+  Delivery delivery_;
   Registry registry_;
 
   uint64_t pumped_epoch_ = 0;  // At the last wake of all blocked needs.

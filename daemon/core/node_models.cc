@@ -1,5 +1,4 @@
 // Models: queries, and their removal.
-#include "absl/strings/str_cat.h"
 #include "daemon/base/status.h"
 #include "daemon/core/node.h"
 
@@ -7,19 +6,13 @@ namespace hoistd {
 
 absl::Status Node::ForgetBy(SessionId session, ModelId id, absl::Time now,
                             Effects& effects) {
-  HOIST_ASSIGN_OR_RETURN(const ModelPtr model, tenure_.Find(session, id));
-  const Peer& peer = *tenure_.PeerOf(session);
-  if (!peer.admin && model->owner != peer.uid) {
-    return absl::PermissionDeniedError(
-        absl::StrCat(model->spec->name, " is ", ToString(model->owner),
-                     "'s; only they or an admin can forget it"));
-  }
-  return Forget(id, now, effects, &peer);
+  HOIST_RETURN_IF_ERROR(registry_.FindOwn(session, id).status());
+  return Forget(id, now, effects, tenure_.PeerOf(session));
 }
 
 absl::Status Node::Forget(ModelId id, absl::Time now, Effects& effects,
                           const Peer* asker) {
-  ModelEntry* entry = copies_.FindModel(id);
+  const ModelEntry* entry = copies_.FindModel(id);
   if (entry == nullptr) return absl::NotFoundError("no such model");
   HOIST_RETURN_IF_ERROR(picture().InUse(*entry, asker));
   RemoveModel(id, "", now, effects);
@@ -38,7 +31,7 @@ void Node::Retire(const ForgottenModel& gone, const std::string& why,
   Follow(now, effects);  // Waiters are told, by the model's name.
   tenure_.orders().ForgetModel(gone.model);
   tenure_.sessions().ForgetModel(gone.model);
-  heat_.ForgetModel(gone.model);
+  tenure_.heat().ForgetModel(gone.model);
   registry_.Remove(gone, why, effects);
 }
 

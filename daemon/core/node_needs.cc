@@ -39,62 +39,20 @@ void Node::PumpNeeds(bool urgent, absl::Time now, Effects& effects) {
 // and answered.
 bool Node::Advance(Need& need, absl::Time now, Effects& effects) {
   Copy& copy = copies_.At(need.copy);
-  if (copy.state == Residency::kAbsent && need.gated) {
-    const auto may_open = [&](const Waiter& waiter) {
-      const absl::Status may = tenure_.MayOpen(waiter, need.copy, copy, now);
-      if (!may.ok()) need.blocked.why = may;  // Else the reason stays.
-      return may.ok();
-    };
-    if (std::ranges::none_of(need.waiters, may_open)) {
-      supply_.needs().Block(need);  // It lost its place, and would again if
-      return false;                 // brought up now.
-    }
+  if (!delivery_.MayTry(need, copy, now)) {
+    supply_.needs().Block(need);
+    return false;
   }
   const Supply::Progress progress = supply_.Advance(need, now, effects);
   Follow(now, effects);
   if (progress == Supply::Progress::kServes) {
-    return Give(need, copy, now, effects);
+    return delivery_.Give(need, copy, now, effects);
   }
   if (progress == Supply::Progress::kNoSpace && need.urgent &&
       need.copy.place == kHost && absl::IsResourceExhausted(need.blocked.why)) {
-    AskPlansForRoom(need, effects);
+    delivery_.AskPlansForRoom(need, effects);
   }
   return false;
-}
-
-// The copy is there. False: some of its waiters may not have it yet.
-bool Node::Give(Need& need, Copy& copy, absl::Time now, Effects& effects) {
-  const bool keeps = std::ranges::any_of(
-      need.waiters, [](const Waiter& w) { return w.lease || w.pin; });
-  if (keeps) {
-    need.blocked = {space_.CheckReservations(need.copy), need.copy.place.at,
-                    SpaceOf(*copies_.FindGroup(need.copy.key)->group)};
-    need.gated = !need.blocked.why.ok();
-    if (need.gated) {
-      supply_.needs().Block(need);
-      return false;
-    }
-  }
-  std::vector<Waiter> left;
-  const size_t all = need.waiters.size();
-  for (Waiter& waiter : need.waiters) {
-    absl::Status may = tenure_.MayOpen(waiter, need.copy, copy, now);
-    if (may.ok()) {
-      Satisfy(waiter, need.copy, copy, now, effects);
-      continue;
-    }
-    need.blocked.why = std::move(may);
-    left.push_back(std::move(waiter));
-  }
-  need.waiters = std::move(left);
-  need.gated = !need.waiters.empty();
-  if (need.gated) {
-    supply_.needs().Changed(need);
-    supply_.needs().Block(need);
-    if (need.waiters.size() == all) return false;
-  }
-  space_.Changed();  // From now on it can be evicted.
-  return !need.gated;
 }
 
 // Follows up on the work of Supply and Space.
@@ -109,7 +67,8 @@ void Node::Follow(absl::Time now, Effects& effects) {
              now, effects);
     }
     for (Refused& refused : work.refused) {
-      Refuse(refused.waiter, refused.copy, std::move(refused.why), effects);
+      delivery_.Refuse(refused.waiter, refused.copy, std::move(refused.why),
+                       effects);
     }
     work = supply_.TakeWork();
   }

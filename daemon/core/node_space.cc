@@ -61,17 +61,4 @@ void Node::SlabsClosed(SessionId id, const SlabsClosedArgs& closed,
   Tick(now, effects);
 }
 
-void Node::Tell(const std::vector<SlabBook::Silent>& all, Effects& effects) {
-  for (const SlabBook::Silent& silent : all) {
-    NodeEvent event;
-    event.kind = EventKind::kSlabsHeldOpen;
-    event.session = silent.session;
-    event.at = OnDevice(silent.device);
-    event.bytes = silent.bytes;
-    event.detail = absl::StrCat("by an idle worker of uid ",
-                                silent.uid.number(), " that does not answer");
-    effects.events.push_back(std::move(event));
-  }
-}
-
 }  // namespace hoistd

@@ -140,4 +140,35 @@ void Registry::Remove(const ForgottenModel& gone, const std::string& why,
   effects.events.push_back(std::move(event));
 }
 
+absl::StatusOr<ModelPtr> Registry::FindOwn(SessionId session,
+                                           ModelId id) const {
+  HOIST_ASSIGN_OR_RETURN(ModelPtr model, tenure_.Find(session, id));
+  const Peer& peer = *tenure_.PeerOf(session);
+  if (peer.admin || model->owner == peer.uid) return model;
+  return absl::PermissionDeniedError(
+      absl::StrCat(model->spec->name, " is ", ToString(model->owner),
+                   "'s; only they or an admin can forget it"));
+}
+
+absl::StatusOr<std::vector<CopyRef>> Registry::FindParked(
+    SessionId session, const Model& model,
+    const std::vector<GroupIndex>& groups) const {
+  if (EndsWith(model.spec->name) != session) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        "only what ends with this session goes to the disk at its word, and ",
+        model.spec->name, " does not; publish it with of_session"));
+  }
+  std::vector<CopyRef> copies;
+  for (const GroupIndex group : groups) {
+    const CopyRef ref = {{model.id, group}, kHost};
+    if (copies_.FindGroup(ref.key) == nullptr) {
+      return absl::NotFoundError(
+          absl::StrCat(model.spec->name, " has no group ", group.number(),
+                       "; it has ", model.spec->groups.size()));
+    }
+    copies.push_back(ref);
+  }
+  return copies;
+}
+
 }  // namespace hoistd

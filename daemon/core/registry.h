@@ -81,6 +81,14 @@ class Registry {
 
   // --- Removals -----------------------------------------------------------
 
+  // A model that the session may forget. PermissionDenied: another user's, and
+  // the session is no admin's.
+  absl::StatusOr<ModelPtr> FindOwn(SessionId session, ModelId model) const;
+  // Host copies of groups of a model that ends with the session.
+  // PermissionDenied: it does not.
+  absl::StatusOr<std::vector<CopyRef>> FindParked(
+      SessionId session, const Model& model,
+      const std::vector<GroupIndex>& groups) const;
   // Ends models of absent sessions, now or after their last use. To be called
   // at a session's end, and after all sessions are restored.
   void EndOfGone();

@@ -13,10 +13,12 @@ constexpr uint32_t kSpillsAtOnce = 2;
 
 }  // namespace
 
-Saver::Saver(const NodeOptions& options, CopyTable& copies, QuotaBook& quota,
-             SpillBook& disk, Space& space, TransferBook& transfers,
-             PersistedLog& persisted, Counters& counters)
+Saver::Saver(const NodeOptions& options, const DeviceNames& names,
+             CopyTable& copies, QuotaBook& quota, SpillBook& disk, Space& space,
+             TransferBook& transfers, PersistedLog& persisted,
+             Counters& counters)
     : options_(options),
+      names_(names),
       copies_(copies),
       quota_(quota),
       disk_(disk),
@@ -150,6 +152,43 @@ void Saver::Done(const Transfer& transfer, const absl::Status& status,
   const Leaving::Why why = copy.left->why;
   NoteEviction(effects, copies_, counters_, ref, why);
   space_.Drop(ref, copy, ResidencyEvent::kDrop, Leaving{why, now});
+}
+
+CopyTotals Saver::Evict(const std::vector<CopyRef>& copies, Leaving::Why why,
+                        absl::Time now, Effects& effects) {
+  CopyTotals totals;
+  for (const CopyRef& ref : copies) {
+    Copy* copy = copies_.Find(ref);
+    if (copy == nullptr || copy->state == Residency::kAbsent) continue;
+    const bool unsaved = !space_.Clean(ref);
+    const bool going = OnlySpilling(*copy);
+    std::string keeps;
+    if (copy->leases > 0) {
+      keeps = "leased";
+    } else if (copy->pinned) {
+      keeps = "pinned";
+    } else if (!going && (!copy->present() || copy->readers > 0)) {
+      keeps = "being copied";
+    } else if (unsaved && (ref.place != kHost || !space_.MaySpill(now))) {
+      keeps = space_.CanSpill() ? "the only copy, and cannot be spilled now"
+                                : "the only copy (no disk.spill_dir is set)";
+    }
+    if (!keeps.empty()) {
+      ++totals.kept;
+      totals.kept_reason = absl::StrCat(copies_.NameOf(ref.key), " is ", keeps,
+                                        " ", names_.On(ref.place.at));
+      continue;
+    }
+    ++totals.groups;
+    totals.bytes += copies_.FindGroup(ref.key)->group->image_bytes;
+    if (going || unsaved) {
+      Leave(ref, *copy, {why, now}, effects);
+      continue;
+    }
+    NoteEviction(effects, copies_, counters_, ref, why);
+    space_.Drop(ref, *copy, ResidencyEvent::kDrop, Leaving{why, now});
+  }
+  return totals;
 }
 
 }  // namespace hoistd

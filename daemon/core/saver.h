@@ -7,12 +7,14 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "daemon/core/copy_table.h"
 #include "daemon/core/counters.h"
+#include "daemon/core/device_names.h"
 #include "daemon/core/effects.h"
 #include "daemon/core/node_options.h"
 #include "daemon/core/persisted.h"
@@ -32,9 +34,9 @@ namespace hoistd {
 //           run beside them.
 class Saver {
  public:
-  Saver(const NodeOptions& options, CopyTable& copies, QuotaBook& quota,
-        SpillBook& disk, Space& space, TransferBook& transfers,
-        PersistedLog& persisted, Counters& counters);
+  Saver(const NodeOptions& options, const DeviceNames& names, CopyTable& copies,
+        QuotaBook& quota, SpillBook& disk, Space& space,
+        TransferBook& transfers, PersistedLog& persisted, Counters& counters);
   Saver(const Saver&) = delete;
   Saver& operator=(const Saver&) = delete;
 
@@ -58,15 +60,19 @@ class Saver {
   // Their offsets on the host.
   const std::map<TransferId, uint64_t>& orphans() const { return orphans_; }
 
-  // Spills the copy if need be, and then drops it if nobody uses it.
-  void Leave(const CopyRef& ref, Copy& copy, Leaving how, Effects& effects);
+  // Evicts copies that nobody uses; those that no other tier has once they are
+  // spilled. Tells of those that stay, and why the last of them does.
+  CopyTotals Evict(const std::vector<CopyRef>& copies, Leaving::Why why,
+                   absl::Time now, Effects& effects);
 
  private:
+  void Leave(const CopyRef& ref, Copy& copy, Leaving how, Effects& effects);
   bool OrphanDone(const Transfer& transfer, const absl::Status& status,
                   const TransferResult& result, Effects& effects);
   void TellOfDisk(EventKind kind, absl::string_view why, Effects& effects);
 
   const NodeOptions& options_;
+  const DeviceNames& names_;
   CopyTable& copies_;
   QuotaBook& quota_;
   SpillBook& disk_;

@@ -28,7 +28,7 @@ Supply::Supply(const NodeOptions& options, const DeviceNames& names,
       persisted_(persisted),
       counters_(counters),
       transfers_(copies),
-      saver_(options, copies, quota, disk, space, transfers_, persisted,
+      saver_(options, names, copies, quota, disk, space, transfers_, persisted,
              counters),
       restored_(options, copies, models, space, transfers_) {}
 

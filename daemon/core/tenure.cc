@@ -33,6 +33,7 @@ Tenure::Tenure(const NodeOptions& options,
       quota_(quota),
       space_(space),
       persisted_(persisted),
+      counters_(counters),
       sessions_(quota),
       plans_(space.promises(), copies, sessions_, quota),
       reclaim_(*this,
@@ -302,6 +303,47 @@ CopyRef Tenure::Release(LeaseId id, absl::Time now) {
   if (--copy.leases == 0) space_.Changed();
   space_.Weigh(lease.copy, copy);
   return lease.copy;
+}
+
+absl::Status Tenure::Announce(SessionId session, ModelId model,
+                              std::vector<GroupIndex> order) {
+  HOIST_ASSIGN_OR_RETURN(ModelPtr found, Find(session, model));
+  for (const GroupIndex group : order) {
+    if (group.number() >= found->spec->groups.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the order names group ", group.number(), "; model ",
+                       found->spec->name, " has ", found->spec->groups.size()));
+    }
+  }
+  if (order.empty()) {
+    DoneWith(session, model);
+  } else {
+    sessions_.Use(session, model);
+  }
+  orders_.Set(session, model, std::move(order));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<GroupHeat>> Tenure::ReportHeat(
+    SessionId session, const HeatArgs& args) {
+  HOIST_ASSIGN_OR_RETURN(const ModelPtr model, Find(session, args.model));
+  if (args.device.number() >= names_.count()) {
+    return absl::NotFoundError(absl::StrCat("no device ", args.device.number(),
+                                            "; this node has ",
+                                            names_.count()));
+  }
+  const size_t groups = model->spec->groups.size();
+  for (const GroupHeat& one : args.heat) {
+    if (one.group.number() >= groups) {
+      return absl::OutOfRangeError(
+          absl::StrCat("model ", model->spec->name, " has no group ",
+                       one.group.number(), "; it has ", groups));
+    }
+  }
+  heat_.Report(args.model, groups, args.heat);
+  counters_.touched_hot_bytes += args.touched_hot_bytes;
+  counters_.touched_cold_bytes += args.touched_cold_bytes;
+  return heat_.Of(args.model);
 }
 
 }  // namespace hoistd

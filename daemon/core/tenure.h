@@ -20,6 +20,7 @@
 #include "daemon/core/device_names.h"
 #include "daemon/core/effects.h"
 #include "daemon/core/headroom.h"
+#include "daemon/core/heat_book.h"
 #include "daemon/core/model_book.h"
 #include "daemon/core/need_book.h"
 #include "daemon/core/order_book.h"
@@ -60,6 +61,7 @@ class Tenure {
   const PlanBook& plans() const { return plans_; }
   OrderBook& orders() { return orders_; }
   const OrderBook& orders() const { return orders_; }
+  HeatBook& heat() { return heat_; }
   // While draining, sessions keep what they have, and start nothing new.
   bool draining() const { return draining_; }
   void SetDraining(bool draining) { draining_ = draining; }
@@ -96,6 +98,14 @@ class Tenure {
                        const Copy& copy, absl::Time now);
   LeaseGrant Grant(LeaseId id, const Waiter& waiter, const CopyRef& ref,
                    Copy& copy, absl::Time now);
+  // Takes the order of a pass. Empty: none, and the session is done with the
+  // model until it asks again.
+  absl::Status Announce(SessionId session, ModelId model,
+                        std::vector<GroupIndex> order);
+  // Takes a session's heat for zero-copy reads; returns the model's known heat.
+  // OutOfRange: the model has no such group.
+  absl::StatusOr<std::vector<GroupHeat>> ReportHeat(SessionId session,
+                                                    const HeatArgs& args);
   // The session uses the model no more, until it asks for it again.
   void DoneWith(SessionId session, ModelId model) {
     sessions_.DoneWith(session, model);
@@ -178,7 +188,9 @@ class Tenure {
   QuotaBook& quota_;
   Space& space_;
   PersistedLog& persisted_;
+  Counters& counters_;
   OrderBook orders_;
+  HeatBook heat_;
   SessionBook sessions_;
   PlanBook plans_;
   Reclaim reclaim_;

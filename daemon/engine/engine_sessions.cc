@@ -223,7 +223,7 @@ void Engine::Start(SessionId session, Call<ReadImageArgs> call,
 absl::StatusOr<std::vector<GroupHeat>> Engine::ReportHeat(
     SessionId session, const HeatArgs& args) {
   absl::StatusOr<std::vector<GroupHeat>> known =
-      node_.ReportHeat(session, args);
+      node_.tenure().ReportHeat(session, args);
   if (known.ok()) {
     const size_t device = args.device.number();
     parts_.mover.links[device]->ReadInPlace(args.touched_cold_bytes);

@@ -213,7 +213,7 @@ void NodeRig::CheckPlans() const {
 
 void NodeRig::CheckQuotas() const {
   const QuotaBook& book = node_->quota();
-  const std::map<User, Holdings> counted = node_->CountHoldings();
+  const std::map<User, Holdings> counted = node_->picture().CountHoldings();
   node_->CheckBooks();
   EXPECT_TRUE(book.users() == counted)
       << Shown(book.users()) << "counted anew:\n"

@@ -32,7 +32,7 @@ std::string Shown(const Holdings& holdings) {
 void World::CheckBooks() {
   const Node& node = engine_->node();
   node.CheckBooks();
-  const std::map<User, Holdings> counted = node.CountHoldings();
+  const std::map<User, Holdings> counted = node.picture().CountHoldings();
   if (node.quota().users() != counted) {
     std::string text = "the quotas' book says otherwise than what is there:";
     for (const auto& [user, holdings] : node.quota().users()) {

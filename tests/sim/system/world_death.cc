@@ -112,7 +112,8 @@ void World::Begun() {
   const bool gives_up = std::exchange(gave_up_, false);
   resuming_ = engine_->TakeResumed();
   taken_over_.clear();
-  for (const auto& [user, holdings] : engine_->node().CountHoldings()) {
+  for (const auto& [user, holdings] :
+       engine_->node().picture().CountHoldings()) {
     for (const auto& [device, bytes] : holdings.device_bytes) {
       taken_over_[{user, device}] = bytes;
     }

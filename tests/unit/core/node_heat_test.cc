@@ -16,8 +16,8 @@ using testing::StatusIs;
 struct Heats : NodeRig {
   Heats() : NodeRig({.in_place_pages = 8}) {}
   std::vector<float> Told(SessionId session, std::vector<GroupHeat> heat) {
-    const auto known =
-        node().ReportHeat(session, {.model = model, .heat = std::move(heat)});
+    const auto known = node().tenure().ReportHeat(
+        session, {.model = model, .heat = std::move(heat)});
     EXPECT_OK(known.status());
     std::vector<float> by_group(3);
     if (!known.ok()) return by_group;
@@ -43,7 +43,7 @@ TEST(NodeHeat, WhoTellsNothingHearsWhatOthersTold) {
 TEST(NodeHeat, WhatWasTouchedIsCounted) {
   Heats rig;
   for (int i = 0; i < 2; ++i) {
-    ASSERT_OK(rig.node().ReportHeat(
+    ASSERT_OK(rig.node().tenure().ReportHeat(
         rig.ada,
         {.model = rig.model, .touched_hot_bytes = 5, .touched_cold_bytes = 3}));
   }
@@ -54,20 +54,23 @@ TEST(NodeHeat, WhatWasTouchedIsCounted) {
 
 TEST(NodeHeat, WhatCannotBeIsRefusedAndNothingOfItIsTaken) {
   Heats rig;
-  EXPECT_THAT(rig.node().ReportHeat(
+  EXPECT_THAT(rig.node().tenure().ReportHeat(
                   rig.ada, {.model = rig.model,
                             .heat = {{GroupIndex(1), 1}, {GroupIndex(3), 1}}}),
               StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("it has 3")));
   for (const uint32_t device : {1u, rig.in_place()}) {
     EXPECT_THAT(
-        rig.node().ReportHeat(rig.ada, {.model = rig.model,
+        rig.node().tenure().ReportHeat(rig.ada,
+                                       {.model = rig.model,
                                         .heat = {{GroupIndex(1), 1}},
                                         .device = DeviceIndex(device)}),
         StatusIs(absl::StatusCode::kNotFound, HasSubstr("this node has 1")));
   }
-  EXPECT_THAT(*rig.node().ReportHeat(rig.ada, {.model = rig.model}), IsEmpty());
+  EXPECT_THAT(*rig.node().tenure().ReportHeat(rig.ada, {.model = rig.model}),
+              IsEmpty());
   // Another user's model.
-  EXPECT_FALSE(rig.node().ReportHeat(rig.bob, {.model = rig.model}).ok());
+  EXPECT_FALSE(
+      rig.node().tenure().ReportHeat(rig.bob, {.model = rig.model}).ok());
 }
 
 TEST(NodeHeat, AModelThatIsForgottenTakesItsHeatAlong) {
@@ -75,7 +78,8 @@ TEST(NodeHeat, AModelThatIsForgottenTakesItsHeatAlong) {
   rig.Told(rig.ada, {{GroupIndex(0), 8}});
   ASSERT_OK(rig.Forget(rig.ada, rig.model));
   const ModelId again = rig.AddModel(rig.ada, "m", {2, 2, 2});
-  EXPECT_THAT(*rig.node().ReportHeat(rig.ada, {.model = again}), IsEmpty());
+  EXPECT_THAT(*rig.node().tenure().ReportHeat(rig.ada, {.model = again}),
+              IsEmpty());
 }
 
 }  // namespace hoistd::node_heat_test
