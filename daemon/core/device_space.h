@@ -188,6 +188,7 @@ class DeviceSpace {
 
   uint64_t capacity() const { return bounds_.capacity(); }
   uint64_t over() const { return bounds_.over(); }
+  uint64_t withheld() const { return bounds_.most() - bounds_.capacity(); }
   uint64_t slab_bytes() const { return slab_bytes_; }
   // In slabs, including coming ones.
   uint64_t allocated() const { return bounds_.taken(); }

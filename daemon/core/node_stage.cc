@@ -77,8 +77,9 @@ absl::Status Node::Park(SessionId session, const Model& model,
 absl::Status Node::SetOrder(SessionId session, ModelId model,
                             std::vector<GroupIndex> order, absl::Time now,
                             Effects& effects) {
+  const bool ends = order.empty();
   HOIST_RETURN_IF_ERROR(tenure_.Announce(session, model, std::move(order)));
-  space_.Changed();  // A model whose order was cleared may make room.
+  if (ends) space_.Changed();  // The model may make room now.
   Tick(now, effects);
   return absl::OkStatus();
 }

@@ -166,7 +166,12 @@ absl::StatusOr<PlanGrant> PlanOffers::Make(const PlanRequest& asked) const {
     }
   }
   absl::StatusOr<Plan> plan = MakePlan(problem);
-  if (!plan.ok()) return Annotate(plan.status(), model->spec->name);
+  if (!plan.ok()) {
+    return absl::Status(
+        plan.status().code(),
+        absl::StrCat(model->spec->name, ": ", plan.status().message(),
+                     asked.takes_all() ? Withheld(args.device) : ""));
+  }
   PlaceGroups(*plan, problem.order, grant);
   grant.model = args.model;
   grant.device = args.device;
@@ -264,7 +269,15 @@ absl::Status PlanOffers::Fits(const PlanRequest& asked,
   return absl::ResourceExhaustedError(absl::StrCat(
       "the plan needs ", HumanBytes(added(promised)), " more ",
       names_.On(OnDevice(args.device)), "; of ", HumanBytes(capacity), ", ",
-      DeviceTaken(args.device, session, args.replaces)));
+      DeviceTaken(args.device, session, args.replaces), Withheld(args.device)));
+}
+
+// Why the device's capacity is below its pool.
+std::string PlanOffers::Withheld(DeviceIndex device) const {
+  const uint64_t bytes = space_.device(device).withheld();
+  if (bytes == 0) return "";
+  return absl::StrCat("; other programs have ", HumanBytes(bytes),
+                      " of device.pool, or device.headroom does");
 }
 
 absl::StatusOr<PlanGrant> PlanOffers::Check(const PlanRequest& asked) const {

@@ -90,6 +90,7 @@ class PlanOffers {
   uint64_t LostTo(const PlanRequest& asked) const;
   uint64_t AddedBy(const PlanRequest& asked, const PlanGrant& grant,
                    const std::set<CopyRef>& before) const;
+  std::string Withheld(DeviceIndex device) const;
   std::string DeviceTaken(DeviceIndex device, SessionId session,
                           std::optional<PlanId> except) const;
 

@@ -82,10 +82,11 @@ def serve(arguments: argparse.Namespace) -> None:
         for _ in range(3):
             one_pass()
         settle("alone", lambda: True)
-        for step in range(arguments.steps):
-            bytes_free = free()
-            taken.append(torch.empty(bytes_free - headroom // 4,
-                                     dtype=torch.uint8, device="cuda"))
+        for _ in range(arguments.steps):
+            more = free() - headroom // 4
+            if more <= 0:
+                break  # hoistd has given nothing back; the table shows it.
+            taken.append(torch.empty(more, dtype=torch.uint8, device="cuda"))
             settle(f"{sum(map(len, taken)) / MIB:,.0f} MiB taken",
                    lambda: free() >= headroom * 7 // 8)
         taken.clear()

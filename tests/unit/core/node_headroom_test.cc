@@ -9,12 +9,14 @@
 
 namespace hoistd::node_headroom_test {
 
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::IsOk;
 using testing::kPage;
 using testing::NodeRig;
 using testing::NodeRigOptions;
 using ::testing::SizeIs;
+using testing::StatusIs;
 
 GroupKey Key(ModelId model, uint32_t group) {
   return {model, GroupIndex(group)};
@@ -130,6 +132,35 @@ TEST_F(NodeHeadroom, APlanThatGivesWayIsAskedAndComesBackWithLess) {
   rig_.Resize(kDevice, 8);
   ASSERT_THAT(rig_.TakeGiveWay(), SizeIs(1));
   GiveWay(part.id);
+  EXPECT_EQ(rig_.PlanOf(rig_.SetPlan(session_, Args(model, 6))).streamed_bytes,
+            0u);
+}
+
+TEST_F(NodeHeadroom, APlanComesBackWithLessWhileHoistdDrains) {
+  const ModelId model = Model(6);
+  const PlanGrant whole = rig_.PlanOf(rig_.SetPlan(session_, Args(model, 6)));
+  for (uint32_t g = 0; g < 6; ++g) {
+    const LeaseId lease = rig_.StageNow(session_, Key(model, g));
+    EXPECT_THAT(rig_.Release(session_, lease), IsOk());
+  }
+  rig_.Drain(true);
+  rig_.Resize(kDevice, 3);
+  ASSERT_THAT(rig_.TakeGiveWay(), SizeIs(1));
+  GiveWay(whole.id);
+  EXPECT_EQ(Pages(), 3u);
+  const PlanGrant part = rig_.PlanOf(rig_.SetPlan(session_, Args(model, 6)));
+  EXPECT_EQ(part.budget_bytes, 3 * kPage);
+}
+
+TEST_F(NodeHeadroom, APlanThatOthersLeaveNoRoomIsRefusedAndSaysSo) {
+  const ModelId model = Model(6);
+  rig_.Resize(kDevice, 0);
+  const RequestId refused = rig_.SetPlan(session_, Args(model, 6));
+  ASSERT_NE(rig_.AnswerTo(refused), nullptr);
+  EXPECT_THAT(rig_.AnswerTo(refused)->status,
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("other programs have 32.0 KiB")));
+  rig_.Resize(kDevice, 8);
   EXPECT_EQ(rig_.PlanOf(rig_.SetPlan(session_, Args(model, 6))).streamed_bytes,
             0u);
 }
