@@ -100,6 +100,12 @@ class AttachmentTest : public ::testing::Test {
     hoistd_->Kill();
     hoistd_->Start();
   }
+  // Until its end is known here, what it staged before is used.
+  void KillAndSee() {
+    hoistd_->Kill();
+    while (attachment_->state() == AttachmentState::kReady) {
+    }
+  }
 
   // From the files, in half of the memory.
   hoist::AttachmentOptions Options() {
@@ -275,7 +281,7 @@ TEST_F(AttachmentTest, AHoistdThatStaysAwayIsToldWithTheRemedy) {
   hoist::AttachmentOptions options = Options();
   options.renew_deadline = std::chrono::milliseconds(50);
   ASSERT_TRUE(Attach(options).ok());
-  hoistd_->Kill();
+  KillAndSee();
   const hoist::Status away = Use(0, 0);
   EXPECT_EQ(away.code(), Code::kUnavailable);
   EXPECT_NE(away.message().find("none took its place in 50 ms; start it"),
@@ -437,7 +443,7 @@ TEST_F(AttachmentTest, ARenewalGivesMemoryBackOnceAHoistdIsThere) {
   const void* const data = Stage(1);
   EXPECT_TRUE(Done(1).ok());
   const uint64_t generation = Info().generation;
-  hoistd_->Kill();
+  KillAndSee();
   EXPECT_EQ(Use(0, 0).code(), Code::kUnavailable);
   EXPECT_EQ(Renew().code(), Code::kUnavailable);
   EXPECT_EQ(WrongWords(data, 1, 1, kBytes), 0u);
