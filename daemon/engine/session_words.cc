@@ -44,7 +44,8 @@ absl::StatusOr<PlanTotals> SessionWords::Sleep(const SleepArgs& args,
       "session ", args.session.number(), " has ",
       totals.kept == 0 ? "no plan, so nothing that could sleep"
                        : "no plan that gives way: PyTorch's modules do, on one "
-                         "device, without zero-copy weights or a pipeline"));
+                         "device, without zero-copy weights or a pipeline; C++ "
+                         "and LibTorch's, if their options say so"));
 }
 
 absl::Status SessionWords::WakeUp(const WakeArgs& args) {

@@ -19,7 +19,7 @@ inline namespace v0 {
 struct AttachmentOptions {
   ModelSource source;  // At first, and after hoistd's end.
   ConnectOptions connect = {};
-  PlanOptions plan = {};  // It never gives way.
+  PlanOptions plan = {};
   // Groups that stay resident, within the budget; see
   // hoist_attachment_options.
   std::vector<uint32_t> residents = {};
@@ -32,6 +32,7 @@ enum class AttachmentState {
   kReady = HOIST_ATTACHMENT_READY,
   kEnded = HOIST_ATTACHMENT_ENDED,
   kRenewing = HOIST_ATTACHMENT_RENEWING,
+  kAsleep = HOIST_ATTACHMENT_ASLEEP,  // It gave way.
 };
 
 // A model's groups under a plan, found again after hoistd's end; see
@@ -120,8 +121,8 @@ class Attachment {
     });
   }
 
-  // Readable once the plan was remade or renewed, or has ended, since the last
-  // read. The attachment owns it.
+  // Readable once the plan was remade or renewed, or has ended or given way,
+  // since the last read. The attachment owns it.
   int event_fd() const { return hoist_attachment_event_fd(handle_.get()); }
   // Notices the plan's end. Renews nothing.
   AttachmentState state() const {

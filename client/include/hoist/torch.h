@@ -27,6 +27,10 @@
 //           plan.stage_deadline. It finds the weights by `path` or
 //           content. DataLoss: they differ. NotFound: hoistd has them no more.
 //           Detach always works.
+// Sleep:    if its plan gives way, hoistd takes the module's device memory when
+//           others need it, or for `hoistctl sleep`, between passes
+//           (c/attachment.h). The next Use brings it back. ResourceExhausted:
+//           no room; the next Use tries again. Every use needs a scope.
 // Errors:   Status and Result. Only misuse of an idle weight throws, from the
 //           torch function that touches it.
 // Ties:     kept, within and across groups; groups that share bytes are merged.
@@ -188,7 +192,8 @@ class Attached {
   }
 
   // Whether the weights of the module and all below it need no scope: the plan
-  // keeps them resident, and each was in a scope under it. They stay until
+  // keeps them resident and does not give way, and each was in a scope under
+  // it. They stay until
   // EndPass learns an order, SetBudget, SetOrder, Detach or an automatic
   // attach. Hold a scope while another thread may cause one.
   bool bound(const ::torch::nn::Module& module) const {

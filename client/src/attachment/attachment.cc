@@ -9,7 +9,6 @@
 #include <string>
 #include <utility>
 
-#include "client/src/attachment/standing.h"
 #include "client/src/base/fork_guard.h"
 
 namespace hoist {
@@ -17,7 +16,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kWait{60'000};
+// A pass whose end is not told is over after so long without a stage.
+constexpr milliseconds kPassLasts{1'000};
 
 // No exception may leave a call uncounted.
 template <typename Call>
@@ -53,45 +53,49 @@ Status StillStaged(uint64_t staged, const Status& why) {
 
 }  // namespace
 
-Attachment::Attachment(const hoist_attachment_options& options, Connect connect,
-                       ModelSource source)
+Attachment::Attachment(const hoist_attachment_options& options,
+                       Renewer::Connect connect, ModelSource source)
     : fork_generation_(ForkGeneration()),
-      source_(std::move(source)),
-      connect_(std::move(connect)),
-      plan_options_(*options.plan),
-      wait_(options.renew_deadline_ms > 0
-                ? milliseconds(options.renew_deadline_ms)
-                : kWait),
       event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      residents_(options.residents, options.residents + options.resident_count),
-      terms_(TermsOf(*options.plan)) {
-  std::sort(residents_.begin(), residents_.end());
-  residents_.erase(std::unique(residents_.begin(), residents_.end()),
-                   residents_.end());
-}
+      renewer_(options, std::move(connect), std::move(source)),
+      terms_(TermsOf(*options.plan)) {}
 
 Result<std::unique_ptr<Attachment>> Attachment::Create(
-    const hoist_attachment_options& options, Connect connect, Begin begin) {
+    const hoist_attachment_options& options, Renewer::Connect connect,
+    Standing::Begin begin) {
   Result<ModelSource> source = ModelSource::Create(options);
   if (!source.ok()) return source.status();
   std::unique_ptr<Attachment> made(
       new Attachment(options, std::move(connect), std::move(source).value()));
   if (!made->event_.valid()) return ErrnoStatus(errno, "make an eventfd");
+  if (GivesWay(*options.plan)) {
+    auto asks = Asks::Start(
+        [self = made.get()](bool wake) { return self->Heed(wake); });
+    if (!asks.ok()) return asks.status();
+    made->asks_ = std::move(asks).value();
+    made->renewer_.Listen(
+        {made->asks_->event(), [heeds = made->asks_.get()] { heeds->Wake(); }});
+  } else {
+    made->renewer_.Listen({made->event_.get(), {}});
+  }
   const MutexLock lock(made->mu_);
   StandingPtr before;
   if (begin.session != nullptr) {
     before = std::make_unique<Standing>(std::move(begin));
   }
-  Result<StandingPtr> stands = made->Stand(made->terms_, before, std::nullopt);
+  Result<StandingPtr> stands =
+      made->renewer_.Stand(made->terms_, before, std::nullopt);
   if (!stands.ok()) return stands.status();
   made->standing_ = std::move(stands).value();
-  made->first_ = made->standing_->model.table;
-  made->on_cpu_ = made->standing_->on_cpu(options.plan->device);
-  made->stages_.resize(made->first_->groups().size());
+  made->used_ = Clock::now();
+  made->stages_.resize(made->model()->groups().size());
   return made;
 }
 
-Attachment::~Attachment() = default;
+// The thread first: it uses what stands, whose session calls it.
+Attachment::~Attachment() {
+  if (asks_ != nullptr) asks_->Stop();
+}
 
 bool Attachment::forked() const { return fork_generation_ != ForkGeneration(); }
 
@@ -121,10 +125,11 @@ Status Attachment::Run(const Call& call, milliseconds patience,
     if (done.ok() && staged != nullptr) {
       ++stages_[*staged];
       ++staged_;
+      in_pass_ = true;
     }
     if (done.ok() || LookAtPlan()) return done;
     // Hoistds that die one after another.
-    if (!end.has_value()) end = Clock::now() + wait_;
+    if (!end.has_value()) end = Clock::now() + renewer_.wait();
     if (Clock::now() >= *end) return done;
   }
 }
@@ -132,15 +137,16 @@ Status Attachment::Run(const Call& call, milliseconds patience,
 bool Attachment::LookAtPlan() {
   if (!stands()) return false;
   const Status why = Unlocked([](Standing& at) { return at.plan->Check(); });
-  if (why.ok()) return stands();
-  if (ended_) return false;
-  ended_ = true;
+  if (!why.ok()) NoteEnd(why);
+  return stands();
+}
+
+void Attachment::NoteEnd(const Status& why) {
+  if (std::exchange(ended_, true)) return;
   why_ = why;
-  if (!IsHoistdsEnd(why) || !on_cpu_) {
-    void_ = Void(why);
-    told_ = false;
-  }
-  return false;
+  if (IsHoistdsEnd(why) && renewer_.on_cpu()) return;
+  void_ = Void(why);
+  told_ = false;
 }
 
 Status Attachment::Tell() {
@@ -156,7 +162,7 @@ Status Attachment::AwaitStanding(milliseconds patience) {
     if (renewing_ || calls_ > 0) {
       changed_.Wait(mu_);
     } else if (staged_ == 0) {
-      if (Status s = RenewLocked(); !s.ok()) return s;
+      if (Status s = RenewLocked(UntilOfWait()); !s.ok()) return s;
     } else if (Clock::now() >= end) {
       return StillStaged(staged_, why_);
     } else {
@@ -166,28 +172,42 @@ Status Attachment::AwaitStanding(milliseconds patience) {
   return Status();
 }
 
-// Nothing is staged, and no call is under way.
-Status Attachment::RenewLocked() {
-  KeepOrder();
-  const PlanTerms terms = terms_;
-  if (!until_.has_value()) until_ = Clock::now() + wait_;
-  const Clock::time_point until = *until_;
-  StandingPtr before = std::move(standing_);
+Renewer::Clock::time_point Attachment::UntilOfWait() {
+  if (!until_.has_value()) until_ = Clock::now() + renewer_.wait();
+  return *until_;
+}
+
+template <typename Call>
+void Attachment::Replace(const Call& call) {
+  StandingPtr at = std::move(standing_);
   renewing_ = true;
-  Result<StandingPtr> made = StandingPtr();
   {
     const MutexUnlock unlocked(mu_);
-    made = Caught(
-        [&]() -> Result<StandingPtr> { return StandBy(terms, before, until); });
+    call(at);
   }
   renewing_ = false;
+  standing_ = std::move(at);
   changed_.NotifyAll();
+}
+
+// Nothing is staged, and no call is under way.
+Status Attachment::RenewLocked(Clock::time_point until) {
+  const bool had_plan = planned();
+  KeepOrder();
+  const PlanTerms terms = terms_;
+  Status made;
+  Replace([&](StandingPtr& at) {
+    made = Caught([&]() -> Status {
+      Result<StandingPtr> next = renewer_.StandBy(terms, at, until);
+      if (next.ok()) at = std::move(next).value();
+      return next.status();
+    });
+  });
   if (!made.ok()) {
-    if (before == nullptr) ++generations_;
-    standing_ = std::move(before);
-    return made.status();
+    if (had_plan && !planned()) ++generations_;
+    return made;
   }
-  standing_ = std::move(made).value();
+  used_ = Clock::now();
   standing_->generations = generations_;
   ended_ = false;
   until_.reset();
@@ -198,7 +218,7 @@ Status Attachment::RenewLocked() {
 
 // An order that was learned, or set, outlives its plan.
 void Attachment::KeepOrder() {
-  if (standing_ == nullptr) return;
+  if (!planned()) return;
   generations_ = standing_->generations + standing_->plan->info().generation;
   const PlanTerms now = standing_->plan->terms();
   if (now.learn) return;
@@ -206,9 +226,50 @@ void Attachment::KeepOrder() {
   terms_.learn = false;
 }
 
+std::optional<milliseconds> Attachment::Heed(bool wake) {
+  const MutexLock lock(mu_);
+  (void)eventfd_write(event_.get(), 1);  // The plan signals `asks_` alone.
+  if (wake && standing_ != nullptr && !planned() && !ended_) {
+    (void)RenewLocked(Clock::now());  // If it fails, the next stage says why.
+    return std::nullopt;
+  }
+  if (!LookAtPlan()) return std::nullopt;
+  hoist_plan_info info = {};
+  (void)Unlocked([&](Standing& at) {
+    info = at.plan->info();
+    return Status();
+  });
+  if (!stands() || info.asked_to_give_way == 0) return std::nullopt;
+  const milliseconds lasts = UseLasts(milliseconds(info.idle_ms));
+  if (lasts > milliseconds(0)) return lasts;
+  GiveWay();
+  return std::nullopt;
+}
+
+milliseconds Attachment::UseLasts(milliseconds idle) const {
+  if (calls_ > 0 || staged_ > 0) return kPassLasts;
+  if (in_pass_) idle = std::max(idle, kPassLasts);
+  return std::max(milliseconds(0),
+                  std::chrono::ceil<milliseconds>(used_ + idle - Clock::now()));
+}
+
+// The end of a hoistd meanwhile is noted as in a pass: its results are void.
+void Attachment::GiveWay() {
+  KeepOrder();
+  Status finished;
+  Replace([&](StandingPtr& at) {
+    finished = at->plan->Finish();
+    if (finished.ok()) at->GiveBack();
+  });
+  if (!finished.ok()) return NoteEnd(finished);
+  ++generations_;
+  in_pass_ = false;
+  (void)eventfd_write(event_.get(), 1);
+}
+
 Status Attachment::Stage(uint32_t group, cuda::Stream stream,
                          milliseconds turn_deadline, const void** data) {
-  if (group >= first_->groups().size()) return first_->CheckGroup(group);
+  if (group >= model()->groups().size()) return model()->CheckGroup(group);
   return Run(
       [&](Standing& at) -> Status {
         const Lease* lease = at.Resident(group);
@@ -223,11 +284,11 @@ Status Attachment::Stage(uint32_t group, cuda::Stream stream,
 }
 
 Status Attachment::Done(uint32_t group, cuda::Stream stream) {
-  if (group >= first_->groups().size()) return first_->CheckGroup(group);
+  if (group >= model()->groups().size()) return model()->CheckGroup(group);
   const MutexLock lock(mu_);
   if (stages_[group] == 0) {
     return Status(Code::kFailedPrecondition,
-                  "group \"" + first_->groups()[group].name +
+                  "group \"" + model()->groups()[group].name +
                       "\" is not staged; each done ends one stage");
   }
   // Nothing replaces what stands while a group is staged.
@@ -240,6 +301,7 @@ Status Attachment::Done(uint32_t group, cuda::Stream stream) {
   if (stages_[group] > 0) {
     --stages_[group];
     if (--staged_ == 0 && ended_) changed_.NotifyAll();
+    if (asks_ != nullptr) used_ = Clock::now();
   }
   return alive ? done : Tell();
 }
@@ -247,6 +309,8 @@ Status Attachment::Done(uint32_t group, cuda::Stream stream) {
 Status Attachment::EndPass(bool* changed) {
   *changed = false;
   const MutexLock lock(mu_);
+  in_pass_ = false;
+  if (asks_ != nullptr) asks_->Signal();
   if (!stands()) return Tell();
   const Status done =
       Unlocked([&](Standing& at) { return at.plan->EndPass(changed); });
@@ -298,10 +362,11 @@ hoist_attachment_info Attachment::info() {
   hoist_attachment_info info = {};
   info.state = LookAtPlan() ? HOIST_ATTACHMENT_READY
                : renewing_  ? HOIST_ATTACHMENT_RENEWING
-                            : HOIST_ATTACHMENT_ENDED;
+               : ended_     ? HOIST_ATTACHMENT_ENDED
+                            : HOIST_ATTACHMENT_ASLEEP;
   info.renewals = renewals_;
   info.generation = generations_;
-  if (standing_ != nullptr) {
+  if (planned()) {
     (void)Unlocked([&](Standing& at) {
       info.generation = at.generations + at.plan->info().generation;
       return Status();
@@ -324,7 +389,7 @@ Result<hoist_plan_info> Attachment::plan_info() {
 template <typename Call>
 Status Attachment::OnLast(const Call& call) {
   const MutexLock lock(mu_);
-  return standing_ == nullptr ? Status() : Unlocked(call);
+  return planned() ? Unlocked(call) : Status();
 }
 
 hoist_plan_stats Attachment::stats() {
@@ -337,7 +402,7 @@ hoist_plan_stats Attachment::stats() {
 }
 
 Result<int> Attachment::KindOf(uint32_t group) {
-  if (Status s = first_->CheckGroup(group); !s.ok()) return s;
+  if (Status s = model()->CheckGroup(group); !s.ok()) return s;
   Result<int> kind = int{HOIST_PLANNED_NOT};
   (void)OnLast([&](Standing& at) {
     kind = at.KindOf(group);
@@ -347,8 +412,8 @@ Result<int> Attachment::KindOf(uint32_t group) {
 }
 
 Result<Attachment::Placed> Attachment::Place(uint32_t group, uint32_t tensor) {
-  if (Status s = first_->CheckGroup(group); !s.ok()) return s;
-  auto known = first_->groups()[group].Tensor(tensor);
+  if (Status s = model()->CheckGroup(group); !s.ok()) return s;
+  auto known = model()->groups()[group].Tensor(tensor);
   if (!known.ok()) return known.status();
   Placed placed;
   Status found = Run([&](Standing& at) -> Status {

@@ -4,14 +4,12 @@
 
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
 
-#include "client/src/attachment/model_source.h"
-#include "client/src/plan/plan.h"
-#include "client/src/session/session.h"
+#include "client/src/attachment/asks.h"
+#include "client/src/attachment/standing.h"
 #include "hoist/c/attachment.h"
 #include "hoist/shared/mutex.h"
 #include "hoist/shared/status.h"
@@ -24,25 +22,15 @@ namespace hoist {
 //
 // Threads:  thread-safe. `mu_` is not held over a call of the plan's, nor over
 //           a renewal.
-// Owns:     a session, a plan and leases, all of one hoistd at a time.
+// Owns:     a session, a plan and leases, all of one hoistd at a time; a thread
+//           if it gives way.
 // Bounds:   memory grows with the model's groups and the order.
 class Attachment {
  public:
-  // Tries for so long, at least once; nullopt: as at first.
-  using Connect = std::function<Result<std::shared_ptr<Session>>(
-      std::optional<std::chrono::milliseconds> deadline)>;
-
-  // What the caller has: a session that is open while `open` exists, and the
-  // source's model there. Or nothing.
-  struct Begin {
-    std::shared_ptr<Session> session;
-    std::shared_ptr<void> open;
-    HeldModel model;
-  };
-
   // `options.plan` is set.
   static Result<std::unique_ptr<Attachment>> Create(
-      const hoist_attachment_options& options, Connect connect, Begin begin);
+      const hoist_attachment_options& options, Renewer::Connect connect,
+      Standing::Begin begin);
   Attachment(const Attachment&) = delete;
   Attachment& operator=(const Attachment&) = delete;
   ~Attachment();
@@ -62,7 +50,7 @@ class Attachment {
   Result<hoist_plan_info> plan_info();
   hoist_plan_stats stats();
   Result<int> KindOf(uint32_t group);
-  const ModelPtr& model() const { return first_; }
+  const ModelPtr& model() const { return renewer_.first(); }
   // A tensor of today's model, and its group's address.
   struct Placed {
     ModelPtr model;
@@ -72,24 +60,10 @@ class Attachment {
   Result<Placed> Place(uint32_t group, uint32_t tensor);
 
  private:
-  // All of one hoistd.
-  struct Standing;
-  using Clock = std::chrono::steady_clock;
-  using StandingPtr = std::unique_ptr<Standing>;
+  using Clock = Renewer::Clock;
 
-  Attachment(const hoist_attachment_options& options, Connect connect,
+  Attachment(const hoist_attachment_options& options, Renewer::Connect connect,
              ModelSource source);
-
-  // Making what stands; `mu_` is not held. Takes `before`, unless no hoistd is
-  // there.
-  Result<StandingPtr> Stand(const PlanTerms& terms, StandingPtr& before,
-                            std::optional<std::chrono::milliseconds> deadline);
-  // Retries until then.
-  Result<StandingPtr> StandBy(const PlanTerms& terms, StandingPtr& before,
-                              Clock::time_point until);
-  Status FindModel(Standing& at);
-  Status HoldResidents(Standing& at);
-  Status MakePlan(Standing& at, const PlanTerms& terms);
 
   // Runs `call` on what stands, after a renewal if need be, and again if
   // hoistd's end hit it harmlessly. Counts a stage of `staged`, unless null.
@@ -104,25 +78,35 @@ class Attachment {
   Status OnLast(const Call& call);
   // `patience`: for groups that are still staged under an ended plan.
   Status AwaitStanding(std::chrono::milliseconds patience) HOIST_REQUIRES(mu_);
-  Status RenewLocked() HOIST_REQUIRES(mu_);
+  Status RenewLocked(Clock::time_point until) HOIST_REQUIRES(mu_);
+  // The first one's wait begins now.
+  Clock::time_point UntilOfWait() HOIST_REQUIRES(mu_);
+  // Runs `call` on what stood, without the lock. Others wait for its end.
+  template <typename Call>
+  void Replace(const Call& call) HOIST_REQUIRES(mu_);
+  // Before the plan goes.
   void KeepOrder() HOIST_REQUIRES(mu_);
-  bool stands() const HOIST_REQUIRES(mu_) {
-    return standing_ != nullptr && !ended_;
+  bool planned() const HOIST_REQUIRES(mu_) {
+    return standing_ != nullptr && standing_->plan != nullptr;
   }
+  bool stands() const HOIST_REQUIRES(mu_) { return planned() && !ended_; }
   // Whether the plan stands; else notes its end. Releases the lock meanwhile.
   bool LookAtPlan() HOIST_REQUIRES(mu_);
+  void NoteEnd(const Status& why) HOIST_REQUIRES(mu_);
   // The error that a caller must get, once.
   Status Tell() HOIST_REQUIRES(mu_);
 
+  // In the thread of `asks_`. `wake`: hoistd asks to plan again.
+  std::optional<std::chrono::milliseconds> Heed(bool wake);
+  // 0: it has been idle for so long.
+  std::chrono::milliseconds UseLasts(std::chrono::milliseconds idle) const
+      HOIST_REQUIRES(mu_);
+  void GiveWay() HOIST_REQUIRES(mu_);
+
   const uint64_t fork_generation_;
-  const ModelSource source_;
-  const Connect connect_;
-  const KeptOptions plan_options_;        // Blocks by the attachment's numbers.
-  const std::chrono::milliseconds wait_;  // For the next hoistd.
   UniqueFd event_;
-  ModelPtr first_;  // Fixed once Create has returned, as the next two.
-  bool on_cpu_ = false;
-  std::vector<uint32_t> residents_;
+  Renewer renewer_;
+  std::unique_ptr<Asks> asks_;  // nullptr: it does not give way.
 
   Mutex mu_;
   CondVar changed_;
@@ -133,6 +117,9 @@ class Attachment {
   std::vector<uint32_t> stages_ HOIST_GUARDED_BY(mu_);  // By group; not done.
   uint64_t staged_ HOIST_GUARDED_BY(mu_) = 0;           // Their sum.
   bool renewing_ HOIST_GUARDED_BY(mu_) = false;
+  // If it gives way: the last done, and whether its pass goes on.
+  Clock::time_point used_ HOIST_GUARDED_BY(mu_);
+  bool in_pass_ HOIST_GUARDED_BY(mu_) = false;
   bool ended_ HOIST_GUARDED_BY(mu_) = false;  // The plan of `standing_`.
   Status why_ HOIST_GUARDED_BY(mu_);          // It ended.
   std::optional<Clock::time_point> until_ HOIST_GUARDED_BY(mu_);  // The wait.

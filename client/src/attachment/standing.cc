@@ -15,6 +15,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kFirstPause{10}, kLongestPause{500};
+constexpr milliseconds kWait{60'000};
 
 Status NotBack(milliseconds waited, const Status& why) {
   return Status(
@@ -28,9 +29,24 @@ Status NotBack(milliseconds waited, const Status& why) {
 
 }  // namespace
 
-Result<Attachment::StandingPtr> Attachment::StandBy(const PlanTerms& terms,
-                                                    StandingPtr& before,
-                                                    Clock::time_point until) {
+Renewer::Renewer(const hoist_attachment_options& options, Connect connect,
+                 ModelSource source)
+    : source_(std::move(source)),
+      connect_(std::move(connect)),
+      plan_options_(*options.plan),
+      wait_(options.renew_deadline_ms > 0
+                ? milliseconds(options.renew_deadline_ms)
+                : kWait),
+      residents_(options.residents,
+                 options.residents + options.resident_count) {
+  std::sort(residents_.begin(), residents_.end());
+  residents_.erase(std::unique(residents_.begin(), residents_.end()),
+                   residents_.end());
+}
+
+Result<StandingPtr> Renewer::StandBy(const PlanTerms& terms,
+                                     StandingPtr& before,
+                                     Clock::time_point until) {
   milliseconds pause = kFirstPause;
   while (true) {
     const auto left = std::chrono::duration_cast<milliseconds>(
@@ -46,9 +62,8 @@ Result<Attachment::StandingPtr> Attachment::StandBy(const PlanTerms& terms,
 }
 
 // If only the plan has ended, the session stays.
-Result<Attachment::StandingPtr> Attachment::Stand(
-    const PlanTerms& terms, StandingPtr& before,
-    std::optional<milliseconds> deadline) {
+Result<StandingPtr> Renewer::Stand(const PlanTerms& terms, StandingPtr& before,
+                                   std::optional<milliseconds> deadline) {
   StandingPtr at;
   if (before != nullptr && before->session->Check().ok()) {
     at = std::move(before);
@@ -59,23 +74,38 @@ Result<Attachment::StandingPtr> Attachment::Stand(
     before.reset();  // The next plan needs the room.
     std::shared_ptr<Session> made = std::move(connected).value();
     std::shared_ptr<void> open(nullptr, [made](void*) { made->Close(); });
-    at = std::make_unique<Standing>(Begin{std::move(made), std::move(open)});
+    at = std::make_unique<Standing>(
+        Standing::Begin{std::move(made), std::move(open), {}});
   }
-  if (Status s = FindModel(*at); !s.ok()) return s;
-  if (Status s = CheckOptions(*at->session, plan_options_); !s.ok()) return s;
-  if (first_ != nullptr && at->on_cpu(plan_options_.device) != on_cpu_) {
+  Status made = Make(*at, terms);
+  if (made.ok()) {
+    if (first_ == nullptr) {
+      first_ = at->model.table;
+      on_cpu_ = at->on_cpu(plan_options_.device);
+    }
+    return at;
+  }
+  at->GiveBack();
+  // Without the session, hoistd may drop the model.
+  if (first_ != nullptr && !at->number.empty()) before = std::move(at);
+  return made;
+}
+
+Status Renewer::Make(Standing& at, const PlanTerms& terms) {
+  if (Status s = FindModel(at); !s.ok()) return s;
+  if (Status s = CheckOptions(*at.session, plan_options_); !s.ok()) return s;
+  if (first_ != nullptr && at.on_cpu(plan_options_.device) != on_cpu_) {
     return Status(Code::kFailedPrecondition,
                   "hoistd was started again, and its device " +
                       std::to_string(plan_options_.device) +
                       " is of another kind now; put the old one back, or free "
                       "the attachment and attach anew");
   }
-  if (Status s = HoldResidents(*at); !s.ok()) return s;
-  if (Status s = MakePlan(*at, terms); !s.ok()) return s;
-  return at;
+  if (Status s = HoldResidents(at); !s.ok()) return s;
+  return MakePlan(at, terms);
 }
 
-Status Attachment::FindModel(Standing& at) {
+Status Renewer::FindModel(Standing& at) {
   if (!at.number.empty()) return Status();
   if (at.model.table == nullptr) {
     Result<HeldModel> found = source_.Find(*at.session, first_.get());
@@ -93,7 +123,7 @@ Status Attachment::FindModel(Standing& at) {
   return Status();
 }
 
-Status Attachment::HoldResidents(Standing& at) {
+Status Renewer::HoldResidents(Standing& at) {
   for (const uint32_t group : residents_) {
     if (Status s = at.model.table->CheckGroup(group); !s.ok()) return s;
     Result<LeaseGrant> lease =
@@ -107,7 +137,7 @@ Status Attachment::HoldResidents(Standing& at) {
   return Status();
 }
 
-Status Attachment::MakePlan(Standing& at, const PlanTerms& terms) {
+Status Renewer::MakePlan(Standing& at, const PlanTerms& terms) {
   Result<uint64_t> budget = at.PlanBudget(terms.budget);
   if (!budget.ok()) return budget.status();
   Result<std::vector<uint32_t>> order = at.PlanOrder(terms.order);
@@ -129,7 +159,8 @@ Status Attachment::MakePlan(Standing& at, const PlanTerms& terms) {
       Plan::Create(at.session, at.session->Hold(at.model.table), options);
   if (!plan.ok()) return plan.status();
   at.plan = std::move(plan).value();
-  return at.plan->SignalOn(event_.get());
+  if (ears_.wake) at.session->plans().WatchWakes(&at, ears_.wake);
+  return at.plan->SignalOn(ears_.event);
 }
 
 }  // namespace hoist

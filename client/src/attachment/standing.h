@@ -1,23 +1,37 @@
-// What an attachment has of one hoistd.
+// What an attachment has of one hoistd, and its making.
 #ifndef HOIST_CLIENT_SRC_ATTACHMENT_STANDING_H_
 #define HOIST_CLIENT_SRC_ATTACHMENT_STANDING_H_
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "client/src/attachment/attachment.h"
+#include "client/src/attachment/model_source.h"
+#include "client/src/plan/plan.h"
+#include "client/src/session/session.h"
+#include "hoist/c/attachment.h"
+#include "hoist/shared/status.h"
 
 namespace hoist {
 
 // Threads:  the owner's.
-struct Attachment::Standing {
+struct Standing {
+  // What its maker has: a session that is open while `open` exists, and the
+  // source's model there, if it is known.
+  struct Begin {
+    std::shared_ptr<Session> session;
+    std::shared_ptr<void> open;
+    HeldModel model;
+  };
   explicit Standing(Begin begin)
       : session(std::move(begin.session)),
         open(std::move(begin.open)),
@@ -25,6 +39,7 @@ struct Attachment::Standing {
   Standing(const Standing&) = delete;
   Standing& operator=(const Standing&) = delete;
   ~Standing() {
+    session->plans().ForgetWakes(this);
     GiveBack();
     if (model.table != nullptr && session->Check().ok()) {
       session->model_uses().DoneWith(*model.table);
@@ -99,8 +114,59 @@ struct Attachment::Standing {
   HeldModel model;
   std::vector<uint32_t> number;  // Here, of the first model's groups.
   std::map<uint32_t, std::unique_ptr<Lease>> residents;  // By first number.
-  std::unique_ptr<Plan> plan;
-  uint64_t generations = 0;  // Of earlier plans.
+  std::unique_ptr<Plan> plan;  // nullptr: it gave way, or was refused.
+  uint64_t generations = 0;    // Of earlier plans.
+};
+using StandingPtr = std::unique_ptr<Standing>;
+
+// Makes what stands: at first, and after hoistd's end.
+//
+// Threads:  one call at a time.
+class Renewer {
+ public:
+  using Clock = std::chrono::steady_clock;
+  // Tries for so long, at least once; nullopt: as at first.
+  using Connect = std::function<Result<std::shared_ptr<Session>>(
+      std::optional<std::chrono::milliseconds> deadline)>;
+  struct Ears {
+    int event = -1;  // An eventfd for each plan's events.
+    // Called when hoistd asks to wake, unless empty; see LivePlans::WatchWakes.
+    std::function<void()> wake;
+  };
+
+  // `options.plan` is set.
+  Renewer(const hoist_attachment_options& options, Connect connect,
+          ModelSource source);
+  Renewer(const Renewer&) = delete;
+  Renewer& operator=(const Renewer&) = delete;
+  void Listen(Ears ears) { ears_ = std::move(ears); }
+
+  // Takes `before`, unless it fails in the same session, or no hoistd is there.
+  Result<StandingPtr> Stand(const PlanTerms& terms, StandingPtr& before,
+                            std::optional<std::chrono::milliseconds> deadline);
+  // Retries until then.
+  Result<StandingPtr> StandBy(const PlanTerms& terms, StandingPtr& before,
+                              Clock::time_point until);
+
+  std::chrono::milliseconds wait() const { return wait_; }  // For a hoistd.
+  // What first stood: the model, which numbers the groups for good.
+  const ModelPtr& first() const { return first_; }
+  bool on_cpu() const { return on_cpu_; }
+
+ private:
+  Status Make(Standing& at, const PlanTerms& terms);
+  Status FindModel(Standing& at);
+  Status HoldResidents(Standing& at);
+  Status MakePlan(Standing& at, const PlanTerms& terms);
+
+  const ModelSource source_;
+  const Connect connect_;
+  const KeptOptions plan_options_;  // Blocks by the attachment's numbers.
+  const std::chrono::milliseconds wait_;
+  std::vector<uint32_t> residents_;
+  Ears ears_;
+  ModelPtr first_;  // Fixed once something stood, as the next.
+  bool on_cpu_ = false;
 };
 
 }  // namespace hoist

@@ -31,12 +31,6 @@ Status Read(const hoist_attachment_options* options, AttachmentOptions* read) {
     if (s = ReadRegister(own.files, &read->files); !s.ok()) return s;
     own.files = &read->files;
   }
-  if (GivesWay(read->plan)) {
-    return Status(
-        Code::kInvalidArgument,
-        "an attachment's plan does not give way; leave that option 0, "
-        "and free the attachment to give its memory back");
-  }
   own.renew_deadline_ms = AtMostADay(own.renew_deadline_ms);
   if (own.session != nullptr || own.model != nullptr) {
     if (s = CheckBoth(own.session, own.model); !s.ok()) return s;
@@ -58,7 +52,7 @@ int hoist_attach(const hoist_attachment_options* options,
       [&]() -> Status {
         hoist::AttachmentOptions given;
         if (Status s = hoist::Read(options, &given); !s.ok()) return s;
-        Attachment::Begin begin;
+        hoist::Standing::Begin begin;
         if (const hoist_session* on = given.own.session; on != nullptr) {
           const hoist::ModelPtr& table = given.own.model->table;
           begin = {on->session, on->open, {table, on->session->Hold(table)}};

@@ -93,9 +93,7 @@ Result<std::unique_ptr<Plan>> Plan::Create(std::shared_ptr<Session> session,
 
 Plan::~Plan() {
   // Until this returns, the session's end still lets waits through.
-  if (order_ != nullptr && !order_->on_cpu()) {
-    FinishOnDevice(*order_, *session_, life_);
-  }
+  (void)Finish();
   session_->RemoveListener(&life_);
   (void)life_.Watch(nullptr);
   life_.DropRetired();
@@ -106,6 +104,11 @@ Plan::~Plan() {
   for (const auto& [group, held] : unplanned_) leases.push_back(held.lease);
   session_->PostReleases(leases);
   if (info_.id != 0) session_->ClearPlan(info_.id);
+}
+
+Status Plan::Finish() {
+  FinishOnDevice(order_.get(), *session_, life_);
+  return Check();
 }
 
 Status Plan::MakeOrder() {
@@ -230,11 +233,8 @@ Status Plan::CheckAlive() {
 Status Plan::Check() {
   const MutexLock lock(mu_);
   if (Status s = CheckAlive(); !s.ok()) return s;
-  if (Status s = session_->Check(); !s.ok()) {
-    life_.End(s);
-    return life_.why();
-  }
-  return Status();
+  if (Status s = session_->Check(); !s.ok()) life_.End(s);
+  return life_.why();
 }
 
 Status Plan::EndPass(bool* changed) {

@@ -78,6 +78,8 @@ class Plan {
                std::chrono::milliseconds turn_deadline = {});
   Status Done(uint32_t group, cuda::Stream stream);
   Status Check();
+  // Waits for the GPU, then checks: what was computed until now.
+  Status Finish();
   Result<int> EventFd() { return life_.EventFd(); }
   // Before EventFd is called; see PlanLife.
   Status SignalOn(int event) { return life_.SignalOn(event); }

@@ -57,9 +57,10 @@ class SilenceWatch {
 
 }  // namespace
 
-void FinishOnDevice(StreamOrder& order, Session& session, PlanLife& life) {
+void FinishOnDevice(StreamOrder* order, Session& session, PlanLife& life) {
+  if (order == nullptr || order->on_cpu()) return;
   const SilenceWatch watch(session, life);
-  (void)order.SynchronizeAll();
+  (void)order->SynchronizeAll();
 }
 
 }  // namespace hoist

@@ -10,8 +10,8 @@ namespace hoist {
 
 // Returns once the GPU is done. The GPU may wait for a stopped hoistd's bytes,
 // so kGiveBackPatience of silence ends the plan, which lets its waits through.
-// A failed GPU has no work left.
-void FinishOnDevice(StreamOrder& order, Session& session, PlanLife& life);
+// A failed GPU has no work left. nullptr, and the CPU: nothing to wait for.
+void FinishOnDevice(StreamOrder* order, Session& session, PlanLife& life);
 
 }  // namespace hoist
 

@@ -26,6 +26,7 @@ std::vector<uint64_t> LivePlans::Ids() const {
 void LivePlans::Asked(const DaemonAsk& ask) {
   const MutexLock lock(mu_);
   if (std::holds_alternative<Wake>(ask)) {
+    for (const auto& [owner, told] : sleepers_) told();
     if (wake_.valid()) eventfd_write(wake_.get(), 1);
     return;
   }
@@ -42,6 +43,16 @@ void LivePlans::Watch(uint64_t id, std::function<void()> told) {
   if (live == live_.end()) return;
   live->second.told = std::move(told);
   if (live->second.idle.has_value()) live->second.told();
+}
+
+void LivePlans::WatchWakes(const void* owner, std::function<void()> told) {
+  const MutexLock lock(mu_);
+  sleepers_[owner] = std::move(told);
+}
+
+void LivePlans::ForgetWakes(const void* owner) {
+  const MutexLock lock(mu_);
+  sleepers_.erase(owner);
 }
 
 int LivePlans::WakeFd() {

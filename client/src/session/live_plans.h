@@ -29,6 +29,9 @@ class LivePlans {
   // Calls `told` at each later ask, and now if there was one. It must neither
   // block nor call this object; not called after Forget has returned.
   void Watch(uint64_t id, std::function<void()> told);
+  // Calls `told` at each later ask to wake, until the owner forgets; as Watch.
+  void WatchWakes(const void* owner, std::function<void()> told);
+  void ForgetWakes(const void* owner);
   // Readable after each ask to wake; its reader resets it. -1: no descriptor.
   int WakeFd();
   // Sets `asked_to_give_way` and `idle_ms`.
@@ -42,6 +45,7 @@ class LivePlans {
 
   mutable Mutex mu_;
   std::map<uint64_t, Live> live_ HOIST_GUARDED_BY(mu_);
+  std::map<const void*, std::function<void()>> sleepers_ HOIST_GUARDED_BY(mu_);
   UniqueFd wake_ HOIST_GUARDED_BY(mu_);  // An eventfd, once it is asked for.
 };
 

@@ -345,6 +345,34 @@ TEST(AModuleWhoseAttachedWasDroppedIsAttachedAgain) {
   world.ExpectOwn();
 }
 
+// As others' need of the memory does.
+TEST(ItSleepsAndComesBack) {
+  hoist::Session session = Connect();
+  World world(21);
+  world.options.plan.gives_way = true;
+  world.options.plan.budget_bytes = 0;
+  world.AttachTo(session);
+  Ok(world.Pass());
+  EXPECT(!world.attached->bound(*world.net));
+  const uint64_t generation = world.attached->plan().Describe().generation;
+  Ctl("sleep " + std::to_string(hoist_session_id(session.get())));
+  const auto asleep = [&] {
+    return world.attached->plan().state() == hoist::AttachmentState::kAsleep;
+  };
+  while (!asleep()) std::this_thread::yield();
+  EXPECT(!Thrown([&] { (void)(world.net->parameters()[0] + 1); }).empty());
+  Ok(world.Pass());
+  EXPECT(!asleep());
+  EXPECT(world.attached->plan().Describe().generation > generation);
+  Ok(world.attached->Check());
+  Ctl("sleep " + std::to_string(hoist_session_id(session.get())));
+  while (!asleep()) std::this_thread::yield();
+  KillAndStart();
+  Ok(world.Pass());  // Nothing was void: it slept.
+  Ok(world.attached->Detach());
+  world.ExpectOwn();
+}
+
 TEST(ThreadsGoOnTogether) {
   hoist::Session session = Connect();
   World world(19);

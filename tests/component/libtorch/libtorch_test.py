@@ -174,7 +174,7 @@ class LibTorch(unittest.TestCase):
         self.assertGreaterEqual(int(passed.group(1)), at_least, said)
 
     def test_it_goes_on_after_hoistds_death(self) -> None:
-        self.passes_all("death", 13)
+        self.passes_all("death", 14)
 
     def test_a_plan_that_the_next_hoistd_does_not_take_over(self) -> None:
         keeper = ARGS.build / "daemon/keeper/hoist-keeper"

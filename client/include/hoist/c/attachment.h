@@ -42,6 +42,12 @@ extern "C" {
  *           DATA_LOSS: the source has other weights than at first. NOT_FOUND:
  *           hoistd has the weights no more. Others: of hoist_connect,
  *           hoist_register_model, hoist_describe_model, hoist_set_plan.
+ * Sleep:    if its plan gives way, the attachment has a thread. Once it is idle
+ *           and hoistd asks (hoist_plan_info), that gives the memory of the
+ *           plan and the residents back; results stay right. The next stage
+ *           sets the plan again, as does `hoistctl wake`. RESOURCE_EXHAUSTED:
+ *           no room; the next stage tries again. A pass is over with
+ *           hoist_attachment_end_pass, or 1 s after its last stage.
  * Fork:     in the child every call answers HOIST_FAILED_PRECONDITION. */
 typedef struct hoist_attachment hoist_attachment;
 
@@ -54,7 +60,7 @@ typedef struct hoist_attachment_options {
   /* As for hoist_find_content: HOIST_CONTENT_BYTES bytes. */
   const uint8_t* content;
   const hoist_connect_options* connect; /* As for hoist_connect. */
-  /* As for hoist_set_plan; but the plan never gives way. */
+  /* As for hoist_set_plan. */
   const hoist_plan_options* plan;
   /* Groups that stay resident, whatever the plan chooses. The budget includes
    * them. With them, only hoist_attachment_end_pass ends the learning of an
@@ -109,16 +115,17 @@ HOIST_API int hoist_attachment_set_order(hoist_attachment* attachment,
                                          size_t order_length,
                                          hoist_error** error);
 /* An eventfd for poll(2), readable when the plan was remade or renewed, or has
- * ended, since the last read. Read its 8 bytes, then ask
+ * ended or given way, since the last read. Read its 8 bytes, then ask
  * hoist_attachment_describe. The attachment owns and closes it. -1:
  * `attachment` is NULL. */
 HOIST_API int hoist_attachment_event_fd(const hoist_attachment* attachment);
 
 /* States of an attachment. */
 enum {
-  HOIST_ATTACHMENT_READY = 1,   /* A plan stands. */
-  HOIST_ATTACHMENT_ENDED = 2,   /* It has ended; the next stage renews. */
-  HOIST_ATTACHMENT_RENEWING = 3 /* A call renews. */
+  HOIST_ATTACHMENT_READY = 1,    /* A plan stands. */
+  HOIST_ATTACHMENT_ENDED = 2,    /* It has ended; the next stage renews. */
+  HOIST_ATTACHMENT_RENEWING = 3, /* The plan is being replaced. */
+  HOIST_ATTACHMENT_ASLEEP = 4    /* No plan; the next stage sets one. */
 };
 
 /* Result of hoist_attachment_describe. */
@@ -126,9 +133,8 @@ typedef struct hoist_attachment_info {
   size_t struct_size;
   int state;         /* HOIST_ATTACHMENT_*. */
   uint64_t renewals; /* So far. */
-  /* Grows with each remake of the plan and each renewal, and when a renewal
-   * that fails has given the old memory back. Addresses and graphs of older
-   * generations are void. */
+  /* Grows with each remake of the plan and each renewal, and when the memory
+   * was given back. Addresses and graphs of older generations are void. */
   uint64_t generation;
 } hoist_attachment_info;
 

@@ -80,7 +80,8 @@ class StagedTensors {
     given.renew_deadline = options.stage_deadline;
     Result<Attachment> plan = Attachment::Create(given, session, model);
     if (!plan.ok()) return plan.status();
-    auto state = std::make_unique<State>(std::move(model), std::move(*plan));
+    auto state = std::make_unique<State>(std::move(model), std::move(*plan),
+                                         options.gives_way);
     Status made = internal::Catching([&] {
       const void* data = state->AnyAddress();
       Result<c10::Device> device =
@@ -111,7 +112,8 @@ class StagedTensors {
                       std::chrono::milliseconds turn_deadline = {});
 
   // Whether the group's tensors are usable without a scope: it is resident, and
-  // was staged. They stay until the plan is remade.
+  // was staged. They stay until the plan is remade. Never under a plan that
+  // gives way.
   bool bound(uint32_t group) const;
 
   // As Attachment's. Nothing is bound after a remake of the plan.
@@ -160,9 +162,10 @@ class StagedTensors {
     std::unordered_map<std::string, uint32_t> by_name;
   };
   struct State {
-    State(Model m, Attachment p)
+    State(Model m, Attachment p, bool gives)
         : model(std::move(m)),
           plan(std::move(p)),
+          gives_way(gives),
           groups(std::make_unique<Group[]>(model.group_count())) {}
     ~State() { Unbind(0); }
 
@@ -180,6 +183,7 @@ class StagedTensors {
 
     Model model;
     mutable Attachment plan;
+    const bool gives_way;
     c10::Device device{at::kCPU};
     std::atomic<uint64_t> generation{0};  // Older ones are unbound.
     std::unique_ptr<Group[]> groups;
@@ -358,7 +362,7 @@ inline Status StagedTensors::State::Show(uint32_t number, const void* address,
     }
     group.generation = now;
   }
-  group.resident = plan.kind(number) == Planned::kResident;
+  group.resident = !gives_way && plan.kind(number) == Planned::kResident;
   const char* image = static_cast<const char*>(address);
   for (size_t i = 0; i < group.tensors.size(); ++i) {
     const c10::Storage& storage = group.tensors[i].storage();

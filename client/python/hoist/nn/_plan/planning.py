@@ -124,11 +124,6 @@ class Planning:
         return [*found.values()]
 
     @property
-    def gives_way(self) -> bool:
-        """hoistd may ask for the plans."""
-        return self.lender is not None
-
-    @property
     def takes_all(self) -> bool:
         """They have all that hoistd could promise, and lend it."""
         return not any(planned.budget for planned in self._planned.values())

@@ -201,7 +201,7 @@ class Passes:
     @property
     def _is_lent(self) -> bool:
         """hoistd may ask again: the ends of passes are noted."""
-        return self.lending.asked and self._planning.gives_way
+        return self.lending.asked and self._planning.lender is not None
 
     @property
     def _is_watched(self) -> bool:
