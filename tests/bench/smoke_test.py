@@ -73,6 +73,27 @@ class BenchTest(unittest.TestCase):
         for ratio in exact:
             self.assertAlmostEqual(ratio, 1)
 
+    def test_no_policy_of_hot_experts_beats_the_optimum(self):
+        rows = self.rows(
+            "policy", "--experts", "--steps", "128", "--layer-experts", "64",
+            "--chosen", "4", "--sequences", "1,8", "--hot", "0.25,0.5",
+            fields="trace sequences hot policy missed moved_mib_a_step "
+                   "moved_per_saved link of_optimum")
+        self.assertEqual(len({row["trace"] for row in rows}), 3)
+        for row in rows:
+            self.assertGreaterEqual(row["of_optimum"], 1, row)
+            self.assertGreaterEqual(row["link"], row["missed"], row)
+            if row["policy"] == "unmoved":
+                self.assertEqual(row["moved_mib_a_step"], 0, row)
+
+    def test_recency_has_the_hit_rates_that_were_reported(self):
+        rows = self.rows("policy", "--experts", "--layers", "1", "--sequences",
+                         "1", "--hot", "0.125,0.25", fields="missed")
+        hits = [1 - row["missed"] for row in rows
+                if (row["trace"], row["policy"]) == ("recency", "lru")]
+        for reached, reported in zip(hits, (0.67, 0.81), strict=True):
+            self.assertAlmostEqual(reached, reported, delta=0.03)
+
     def test_fairness(self):
         rows = self.rows(
             "--link", "1GB/s", "fairness", "--group-mib", "1", "--groups", "16",
