@@ -3,33 +3,15 @@
 // The package works without it (hoist/_hot.py), so that one file serves every
 // CPython from 3.10 on: the stable ABI alone. It links no libhoist, and is
 // given the addresses of its functions.
-#define Py_LIMITED_API 0x030a0000
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <structmember.h>
+#include "fast.h"
+
+#include <vector>
+
+namespace hoist::fast {
 
 namespace {
 
-constexpr long kInterface = 1;  // hoist/_hot.py asks for this one.
-
-using StageFunction = int (*)(void* plan, uint32_t group, void* stream,
-                              const void** data, void** error);
-using DoneFunction = int (*)(void* plan, uint32_t group, void* stream,
-                             void** error);
-
-// A plan's calls: Calls(plan, stage, done, fail). The first three are
-// addresses; fail(code, address of a hoist_error) raises.
-//
-// Threads: one at a time. libhoist runs without the GIL, as it may wait.
-struct Calls {
-  PyObject_HEAD void* plan;
-  StageFunction stage;
-  DoneFunction done;
-  PyObject* fail;
-  const void* address;  // See hoist/_hot.py.
-};
+constexpr long kInterface = 2;  // hoist/_hot.py asks for this one.
 
 Calls* Of(PyObject* self) { return reinterpret_cast<Calls*>(self); }
 
@@ -147,39 +129,67 @@ bool IsSwap(PyObject* swap) {
          PyDict_CheckExact(PyTuple_GetItem(swap, 0));
 }
 
-// put(on, swaps): see hoist/_hot.py. Also False where a place is in a subclass
-// of dict, which has a way of its own.
-PyObject* Put(PyObject*, PyObject* const* given, Py_ssize_t count) {
-  if (count != 2 || !PyList_Check(given[0]) || !PyList_Check(given[1])) {
-    PyErr_SetString(PyExc_TypeError, "expected two lists");
-    return nullptr;
-  }
-  const Py_ssize_t places = PyList_Size(given[0]);
-  if (PyList_Size(given[1]) != places) Py_RETURN_FALSE;
+}  // namespace
+
+int Put(PyObject* on, PyObject* swaps) {
+  const Py_ssize_t places = PyList_Size(on);
+  if (PyList_Size(swaps) != places) return 0;
   for (Py_ssize_t at = 0; at < places; ++at) {
-    PyObject* before = PyList_GetItem(given[0], at);
-    if (!IsSwap(before) || !IsSwap(PyList_GetItem(given[1], at))) {
-      Py_RETURN_FALSE;
-    }
+    PyObject* before = PyList_GetItem(on, at);
+    if (!IsSwap(before) || !IsSwap(PyList_GetItem(swaps, at))) return 0;
     PyObject* there = PyDict_GetItemWithError(PyTuple_GetItem(before, 0),
                                               PyTuple_GetItem(before, 1));
-    if (there == nullptr && PyErr_Occurred() != nullptr) return nullptr;
-    if (there != PyTuple_GetItem(before, 2)) Py_RETURN_FALSE;
+    if (there == nullptr && PyErr_Occurred() != nullptr) return -1;
+    if (there != PyTuple_GetItem(before, 2)) return 0;
   }
   for (Py_ssize_t at = 0; at < places; ++at) {
-    PyObject* swap = PyList_GetItem(given[1], at);
+    PyObject* swap = PyList_GetItem(swaps, at);
     if (PyDict_SetItem(PyTuple_GetItem(swap, 0), PyTuple_GetItem(swap, 1),
                        PyTuple_GetItem(swap, 2)) != 0) {
-      return nullptr;
+      return -1;
     }
   }
-  Py_RETURN_TRUE;
+  return 1;
 }
 
-using FastFunction = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t);
+Ref Counts(PyObject* values, PyObject* storages, PyObject* uses) {
+  std::vector<size_t> found;
+  for (Py_ssize_t at = 0; at < PyList_Size(values); ++at) {
+    found.push_back(static_cast<size_t>(Py_REFCNT(PyList_GetItem(values, at))));
+  }
+  for (Py_ssize_t at = 0; at < PyList_Size(storages); ++at) {
+    const Ref count(PyObject_CallFunctionObjArgs(
+        uses, PyList_GetItem(storages, at), nullptr));
+    if (!count) return Ref();
+    found.push_back(PyLong_AsSize_t(count.get()));
+  }
+  if (PyErr_Occurred() != nullptr) return Ref();
+  return Ref(PyBytes_FromStringAndSize(
+      reinterpret_cast<const char*>(found.data()),
+      static_cast<Py_ssize_t>(found.size() * sizeof(size_t))));
+}
 
-PyCFunction Erased(FastFunction function) {
-  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
+namespace {
+
+// Two lists, and whatever follows.
+bool AreLists(PyObject* const* given, Py_ssize_t count, Py_ssize_t expected) {
+  if (count == expected && PyList_Check(given[0]) && PyList_Check(given[1])) {
+    return true;
+  }
+  PyErr_SetString(PyExc_TypeError, "expected two lists");
+  return false;
+}
+
+PyObject* PutOrNot(PyObject*, PyObject* const* given, Py_ssize_t count) {
+  if (!AreLists(given, count, 2)) return nullptr;
+  const int put = Put(given[0], given[1]);
+  return put < 0 ? nullptr : PyBool_FromLong(put);
+}
+
+PyObject* CountAll(PyObject*, PyObject* const* given, Py_ssize_t count) {
+  return AreLists(given, count, 3)
+             ? Py_XNewRef(Counts(given[0], given[1], given[2]).get())
+             : nullptr;
 }
 
 PyMethodDef call_methods[] = {{"stage", Erased(Stage), METH_FASTCALL, nullptr},
@@ -199,14 +209,18 @@ PyType_Slot call_slots[] = {{Py_tp_new, reinterpret_cast<void*>(New)},
 PyType_Spec call_spec = {"hoist._fast.Calls", sizeof(Calls), 0,
                          Py_TPFLAGS_DEFAULT, call_slots};
 
-PyMethodDef methods[] = {{"put", Erased(Put), METH_FASTCALL, nullptr}, {}};
+PyMethodDef methods[] = {{"put", Erased(PutOrNot), METH_FASTCALL, nullptr},
+                         {"counts", Erased(CountAll), METH_FASTCALL, nullptr},
+                         {}};
 
 int Fill(PyObject* module) {
   PyObject* type = PyType_FromSpec(&call_spec);
   if (type == nullptr) return -1;
-  const int added = PyModule_AddObjectRef(module, "Calls", type);
-  Py_DECREF(type);
-  if (added != 0) return -1;
+  const Ref calls(type);
+  if (PyModule_AddObjectRef(module, "Calls", type) != 0 ||
+      AddGates(module, type) != 0) {
+    return -1;
+  }
   return PyModule_AddIntConstant(module, "INTERFACE", kInterface);
 }
 
@@ -215,13 +229,16 @@ PyModuleDef_Slot slots[] = {{Py_mod_exec, reinterpret_cast<void*>(Fill)}, {}};
 PyModuleDef module_definition = {PyModuleDef_HEAD_INIT,
                                  "hoist._fast",
                                  nullptr,
-                                 0,
+                                 kGatesBytes,
                                  methods,
                                  slots,
-                                 nullptr,
-                                 nullptr,
+                                 VisitGates,
+                                 ClearGates,
                                  nullptr};
 
 }  // namespace
+}  // namespace hoist::fast
 
-PyMODINIT_FUNC PyInit__fast() { return PyModuleDef_Init(&module_definition); }
+PyMODINIT_FUNC PyInit__fast() {
+  return PyModuleDef_Init(&hoist::fast::module_definition);
+}

@@ -1,4 +1,7 @@
-"""What runs for each group of each pass: hoist._fast, or the same in Python."""
+"""What runs for each group of each pass: hoist._fast, or the same in Python.
+
+The extension also has gates; see nn/_show/gate.py.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import ctypes as c
 import functools
 import importlib.util
 import os
+import sys
 from typing import Any, Callable, NoReturn, Protocol, Union
 
 from . import _library as lib
@@ -14,9 +18,10 @@ from . import _library as lib
 # Where each value goes: `holder[key] = value`.
 Swap = tuple[dict[str, Any], str, Any]
 Put = Callable[[list[Swap], list[Swap]], bool]
+Counts = Callable[[list[Any], list[int], Callable[[int], int]], Any]
 
 NAME = "_fast.abi3.so"
-INTERFACE = 1  # Of the extension that this package knows.
+INTERFACE = 2  # Of the extension that this package knows.
 _GONE = object()
 
 
@@ -114,6 +119,13 @@ def pure_put(on: list[Swap], swaps: list[Swap]) -> bool:
     return True
 
 
+def pure_counts(values: list[Any], storages: list[int],
+                uses: Callable[[int], int]) -> Any:
+    """The references of each value, and the uses of each storage, to compare
+    with earlier ones."""
+    return ([*map(sys.getrefcount, values)], [*map(uses, storages)])
+
+
 @functools.lru_cache(maxsize=None)
 def fast() -> Any:
     """The extension, of this package or beside libhoist. None: there is none,
@@ -159,4 +171,16 @@ def calls_of(plan: int | None, groups: int) -> Calls:
 def put() -> Put:
     """The function that `pure_put` is an example of."""
     found: Put = pure_put if fast() is None else fast().put
+    return found
+
+
+def fields(name: str) -> tuple[type, ...]:
+    """Bases of a class whose fields the extension reads: its type of that name,
+    with those fields; or none."""
+    return () if fast() is None else (getattr(fast(), name),)
+
+
+def counts() -> Counts:
+    """The function that `pure_counts` is an example of."""
+    found: Counts = pure_counts if fast() is None else fast().counts
     return found

@@ -226,6 +226,54 @@ def test_a_dictionary_with_ways_of_its_own_is_left_alone(fast):
             fast.put(*given)
 
 
+@pytest.mark.parametrize("kind", ["extension", "Python"])
+def test_counts_differ_while_a_value_or_its_memory_is_used(kind, request):
+    counts = (_hot.pure_counts if kind == "Python" else
+              request.getfixturevalue("fast").counts)
+    values, used = [object(), object()], {3: 1, 4: 1}
+    before = counts(values, [3, 4], used.__getitem__)
+    assert counts(values, [3, 4], used.__getitem__) == before
+    other = values[1]
+    assert counts(values, [3, 4], used.__getitem__) != before
+    del other
+    assert counts(values, [3, 4], used.__getitem__) == before
+    used[4] = 2
+    assert counts(values, [3, 4], used.__getitem__) != before
+    with pytest.raises(KeyError):
+        counts(values, [5], used.__getitem__)
+
+
+# Gates; tests/conformance/torch/test_gates.py has their use.
+
+
+def test_gates_refuse_other_arguments(fast):
+    for call in (fast.enter, fast.leave, fast.know, fast.counts, fast.Gate):
+        with pytest.raises(TypeError):
+            call(1)
+    with pytest.raises(TypeError, match="Calls"):
+        fast.Gate(1, 1, *[None] * 15)
+    for call, given in ((fast.enter, 4), (fast.leave, 5)):
+        with pytest.raises(AttributeError):  # No group is None.
+            call(*[None] * given)
+
+
+def test_fields_are_attributes(fast):
+    class Turns(*_hot.fields("Turn")):  # type: ignore[misc]
+        pass
+
+    class Staged(*_hot.fields("Stay")):  # type: ignore[misc]
+        pass
+
+    turns, staged, one = Turns(), Staged(), object()
+    assert (turns._depth, turns.taken_over, turns._joined) == (0, False, None)
+    assert (staged.running, staged.holds, staged.before) == (0, 0, None)
+    turns._owner, turns.taken_over, staged.before = -1, True, one
+    assert (turns._owner, turns.taken_over, staged.before) == (-1, True, one)
+    before = sys.getrefcount(one)
+    del staged
+    assert sys.getrefcount(one) == before - 1
+
+
 # Which of them runs.
 
 

@@ -23,6 +23,7 @@ class FakeAttachment:
     """Notes what is entered and left, and moves inputs as Attachment does."""
 
     moves_inputs = True  # As there are several devices.
+    gates = None  # The same.
     graph = types.SimpleNamespace(active=False)  # Nothing is compiled.
 
     def __init__(self) -> None:

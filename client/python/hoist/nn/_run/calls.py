@@ -69,6 +69,7 @@ class Pass:
     handled: int  # At its begin; see handled().
     depth: int = 1  # Nested calls of the root module.
     is_compiled: bool = False  # At least in part.
+    is_plain: bool = False  # Groups hide their weights as they end.
     return_to: torch.device | None = None
     # The staged groups of a block without a running module, and its last call.
     open: list[Group] = dataclasses.field(default_factory=list)

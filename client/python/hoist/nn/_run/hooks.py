@@ -79,6 +79,11 @@ class Begin(Hook):
     # The device of the inputs of each running call that moved them.
     came_from: list[torch.device] = dataclasses.field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        # The group, if it may have a gate.
+        self.only = (self.groups[0] if len(self.groups) == 1
+                     and self.passes.gates is not None else None)
+
     @inlined
     def __call__(self, module: nn.Module, args: Any, kwargs: Any = None) -> Any:
         if (self.passes.graph.active and torch.compiler.is_compiling()
@@ -101,6 +106,9 @@ class Begin(Hook):
         if self.removed:
             return None
         passes = self.passes
+        if self.only is not None and passes.gates.enter(
+                passes.turns, passes.current, self.only, self.call):
+            return None
         for group in self.groups:
             passes.enter(group, self.call)
         if not passes.moves_inputs:
@@ -132,8 +140,12 @@ class End(Hook):
     def _end(self, output: Any) -> Any:
         if self.removed:
             return None
-        found = output
         begin = self.begin
+        passes = self.passes
+        if begin.only is not None and passes.gates.leave(
+                passes.turns, passes.current, begin.only, begin.call, output):
+            return None
+        found = output
         back = begin.came_from.pop() if begin.came_from else None
         try:
             for group in begin.groups:
@@ -145,7 +157,7 @@ class End(Hook):
                     refuse_past_hooks(group, output)
         finally:
             if len(begin.groups) == 1:
-                self.passes.leave(begin.groups[0], begin.call)
+                passes.leave(begin.groups[0], begin.call)
             else:
                 self._leave(begin.groups)
         if back is not None and output is not None:

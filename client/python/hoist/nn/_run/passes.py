@@ -21,6 +21,7 @@ from .._graph.compiled import holds_addresses
 from .._plan.in_place import InPlaceWeights
 from .._plan.planning import Planning
 from .._show.device_part import DevicePart
+from .._show.gate import gates
 from .._show.group import Group
 from .._show.states import Resident
 from .._tensors.idle import Shelf
@@ -71,17 +72,18 @@ class Passes:
         self._seen_there = False  # Inputs that were on the device already.
         self._to_bind: set[Group] = set()  # After their next stage.
         self._made = 0  # The version of the plans with these residents.
-        self._turns = Turns(self._called)
-        self._pass: Pass | None = None  # The current one.
+        self.turns = Turns(self._called)
+        self.current: Pass | None = None
         self._keeps_shown = False  # idle="slot", after a pass that permits it.
         self._brought: set[Group] = set()  # By more modules than planned.
         self._reads_known = False  # The last pass read no idle weight.
-        self.backwards = Backwards(self._turns, groups, self._begin_backward,
+        self.backwards = Backwards(self.turns, groups, self._begin_backward,
                                    self._renew, self._end_backward)
         self._pushed = Pushed()
+        self.gates: Any = gates() if len(parts) == 1 else None  # For hooks.
         for part in parts:
             claim_on(part, self.backwards)
-        self.graph = OneGraph(parts, groups, self._turns.is_mine,
+        self.graph = OneGraph(parts, groups, self.turns.is_mine,
                               self._end_open)
 
     # The root's calls.
@@ -91,29 +93,31 @@ class Passes:
 
         compiled: the call after this is compiled, by the root's caller.
         """
-        if self._is_watched and not self._turns.is_mine():
+        if self._is_watched and not self.turns.is_mine():
             return None
         self._take()
         if not self.needs_root:
-            self._turns.give()  # The hook was removed during the wait.
+            self.turns.give()  # The hook was removed during the wait.
             return None
         # Only this thread gets here.
-        if (self._pass is not None and self._turns.held > 1
+        if (self.current is not None and self.turns.held > 1
                 and calls_on_stack(self._root) > 1):
-            self._pass.depth += 1
+            self.current.depth += 1
             return None  # The module calls itself.
         try:
-            if self._turns.held > 1 and not is_in_backward():
+            if self.turns.held > 1 and not is_in_backward():
                 self._abandon(but=1)
-            if self._turns.is_first:
+            if self.turns.is_first:
                 self._pushed.clear()
-            self._pass = Pass(handled())
-            return self._begin(self._pass, args, kwargs, compiled)
+            this = self.current = Pass(handled())
+            replaced = self._begin(this, args, kwargs, compiled)
+            this.is_plain = not (this.is_compiled or self._keeps_shown)
+            return replaced
         except BaseException:
             # No hooks follow a failure in a traced module.
-            self._pass = None
+            self.current = None
             self.graph.end()
-            self._turns.give()
+            self.turns.give()
             raise
 
     def _begin(self, this: Pass, args: Any, kwargs: Any, compiled: bool
@@ -157,13 +161,13 @@ class Passes:
 
     def end(self, output: Any) -> Any:
         """Returns the replaced output; None: unchanged."""
-        this = self._pass
-        if this is None or not self._turns.is_mine():
+        this = self.current
+        if this is None or not self.turns.is_mine():
             self.lending.note_use(output)  # Or a hook failed before a pass.
             return None
         if this.depth > 1:
             this.depth -= 1
-            self._turns.give()
+            self.turns.give()
             return None
         try:
             try:
@@ -191,10 +195,10 @@ class Passes:
             return (None if this.return_to is None else
                     to_device(output, this.return_to))
         finally:
-            self._pass = None
+            self.current = None
             if self.in_place is not None:
                 self.in_place.after_pass()
-            self._turns.give()
+            self.turns.give()
 
     # Memory that others need; see Lending.
 
@@ -232,7 +236,7 @@ class Passes:
             self.stands = False
             self._around.renew(all_groups=True)
             self.lending.hook(called)
-        return (_SOON if self._turns.held or self.lending.misses(called)
+        return (_SOON if self.turns.held or self.lending.misses(called)
                 else 0.0)
 
     # Residents.
@@ -250,7 +254,7 @@ class Passes:
 
     def once_free(self, work: Callable[[], None]) -> None:
         """See Turns."""
-        self._turns.once_free(work)
+        self.turns.once_free(work)
 
     @property
     def needs_root(self) -> bool:
@@ -288,7 +292,7 @@ class Passes:
 
     def _bind_arrived(self, sequence: list[Group]) -> None:
         """Called at a pass's end."""
-        if self._turns.held > 1 or any(part.is_capturing()
+        if self.turns.held > 1 or any(part.is_capturing()
                                        for part in self.parts):
             return
         if self.stands:
@@ -335,29 +339,29 @@ class Passes:
 
     def _take(self) -> None:
         """Takes a turn, and ends stages that another thread abandoned."""
-        self._turns.take()
-        if self._turns.taken_over:
+        self.turns.take()
+        if self.turns.taken_over:
             self._after_take_over()
 
     def _after_take_over(self) -> None:
         try:
             self._abandon_stale()
         except BaseException:
-            self._turns.give()
+            self.turns.give()
             raise
 
     # Backwards.
 
     def _begin_backward(self) -> None:
         """Ends stages without a running module."""
-        if self._turns.is_this_threads:
+        if self.turns.is_this_threads:
             self._end_inactive()
         else:
             self._abandon_stale()
         self._end_open()
 
     def _end_backward(self, sequence: list[Group]) -> None:
-        if self._turns.held:
+        if self.turns.held:
             return  # Within a pass, and no part of its order.
         try:
             self._planning.end_backward(sequence)
@@ -367,26 +371,26 @@ class Passes:
             log.debug("a backward's order is not planned: %s", error.message)
 
     def _abandon_stale(self) -> None:
-        if self._turns.taken_over:
-            self._turns.taken_over = False
-            self._abandon(but=self._turns.held)
+        if self.turns.taken_over:
+            self.turns.taken_over = False
+            self._abandon(but=self.turns.held)
 
     def _end_inactive(self) -> None:
         """Ends stages that another thread abandoned, or this one."""
         self._abandon_stale()
-        if self._turns.held and not calls_on_stack(*self._called()):
+        if self.turns.held and not calls_on_stack(*self._called()):
             self._abandon()
 
     def _abandon(self, but: int = 0) -> None:
         """Ends passes that were cut short (KeyboardInterrupt) without hooks.
         but: the number of turns to keep."""
         with contextlib.ExitStack() as stack:
-            for _ in range(self._turns.held - but):
-                stack.callback(self._turns.give)
+            for _ in range(self.turns.held - but):
+                stack.callback(self.turns.give)
             stack.callback(self.graph.end)
             if self.in_place is not None:
                 stack.callback(self.in_place.after_pass)
-            this, self._pass = self._pass, None
+            this, self.current = self.current, None
             for group in this.shown if this is not None else ():
                 stack.callback(group.rest)  # Also if others have its memory.
             self._around.forget_calls()
@@ -408,9 +412,9 @@ class Passes:
         if is_in_backward() and self.backwards.are_running:
             raise FailedPrecondition(
                 f"a backward through the module is running; {what} after it")
-        with self._turns.between():
+        with self.turns.between():
             self._end_inactive()
-            if self._turns.held:
+            if self.turns.held:
                 raise FailedPrecondition(
                     f"the module is running; {what} between passes")
             self._end_open()
@@ -423,7 +427,7 @@ class Passes:
         """For a group's modules: with several devices; or at a call without a
         pass (generate() calls an encoder)."""
         return len(self.parts) > 1 or (
-            self._pass is None and self.parts[0].torch_device.type != "cpu")
+            self.current is None and self.parts[0].torch_device.type != "cpu")
 
     def move_inputs(self, args: Any, kwargs: Any,
                     device: torch.device) -> tuple[Any, Any]:
@@ -437,15 +441,15 @@ class Passes:
 
     def enter(self, group: Group, call: Call) -> None:
         """A module that needs the group is about to run."""
-        turns = self._turns
+        turns = self.turns
         turns.take()
         if turns.taken_over:
             self._after_take_over()
         state = group.state
         if type(state) is Resident:
-            self._turns.give()
+            self.turns.give()
             return
-        this = self._pass
+        this = self.current
         try:
             if state.running:
                 pass
@@ -469,10 +473,10 @@ class Passes:
             try:
                 self._enter_anew(group, error)
             except BaseException:
-                self._turns.give()
+                self.turns.give()
                 raise
             if group.bound:
-                self._turns.give()
+                self.turns.give()
                 return
         if this is None and turns.is_first:
             self._pushed.clear()
@@ -487,7 +491,7 @@ class Passes:
         """After hoistd's end, a call outside passes recovers as a pass does;
         any other error is raised."""
         if (not isinstance(error, (Aborted, Unavailable))
-                or self._pass is not None or self._turns.held > 1 or any(
+                or self.current is not None or self.turns.held > 1 or any(
                     one.state.running and not one.pinned
                     for one in self._groups)):
             raise error
@@ -507,10 +511,10 @@ class Passes:
         if self._pushed.pairs:
             self._pushed.end(group)
         state = group.state
-        if not state.running or not self._turns.is_mine():
+        if not state.running or not self.turns.is_mine():
             return  # It was never entered, or the pass was abandoned.
         state.running -= 1
-        this = self._pass
+        this = self.current
         try:
             if group.pinned:
                 self._hide(group)
@@ -528,21 +532,21 @@ class Passes:
                     self.backwards.keep(group)
                 group.end()
         finally:
-            self._turns.give()
+            self.turns.give()
 
     def _hide(self, group: Group) -> None:
         """Hides a pinned group's weights once none of its modules runs."""
         if group.state.running:
             return
-        if self._keeps_shown and self._pass is not None:
-            self._pass.shown.append(group)
+        if self._keeps_shown and self.current is not None:
+            self.current.shown.append(group)
         else:
             group.rest()
 
     def _end_open(self) -> None:
         if self.graph.open:
             self.graph.end_open()
-        this = self._pass
+        this = self.current
         if this is None or not this.open:
             return
         if not this.last.is_last and not this.open[0].state.running:
@@ -557,10 +561,10 @@ class Passes:
     def outside_plan(self, groups: list[Group]) -> Iterator[None]:
         """Stages them by leases of their own, except groups that are staged
         already."""
-        with self._turns.between():
+        with self.turns.between():
             self._end_inactive()
             self._end_open()
-            if not self._turns.held:
+            if not self.turns.held:
                 self._renew()
             with contextlib.ExitStack() as stack:
                 for group in groups:
@@ -584,7 +588,7 @@ class Passes:
     def end_all(self) -> None:
         """Unstages and unbinds everything, after all work of the GPU; modules
         show no weights. Nothing may be running."""
-        with self._turns.between(), contextlib.ExitStack() as stack:
+        with self.turns.between(), contextlib.ExitStack() as stack:
             self._abandon_stale()
             for group in self._groups:
                 stack.callback(group.leave_out)

@@ -15,6 +15,7 @@ from typing import Callable, Iterable, Iterator, Sequence
 import torch
 from torch import nn
 
+from ... import _hot
 from ..._errors import FailedPrecondition
 
 
@@ -43,7 +44,7 @@ def is_in_backward() -> bool:
     return torch._C._current_graph_task_id() >= 0
 
 
-class Turns:
+class Turns(*_hot.fields("Turn")):  # type: ignore[misc]
     """A recursive lock that running modules hold.
 
     A thread that leaves a module by SystemExit, asyncio's CancelledError or

@@ -24,6 +24,7 @@ from .._tensors.views import Views
 from .._tree.inventory import Stored, Weight, as_stored, copy_of
 from .._tree.layout import GroupSpec
 from .device_part import DevicePart
+from .gate import gate_of
 from .shown import (Shown, empty, goes_past_hooks, grade, is_lent,
                     is_persistent, scratch_places, unseen)
 from .states import Placed, Resident, Staged, State
@@ -54,6 +55,7 @@ class Binding:
         self.part = part
         self._put_all = _hot.put()
         self._shown: dict[int, Shown] = {}
+        self.gate: Any = None  # To the last ones of them; see gate.py.
         self._private: dict[int, Weight] = {}  # By id().
         self._trial: list[tuple[Weight, torch.Tensor, int]] = []
         self.placement: Placed | None = None  # See place.
@@ -166,7 +168,8 @@ class Binding:
     def follow_flags(self, resident: bool = False) -> None:
         """Applies the requires_grad set on idle or resident weights to the
         weights shown from now on."""
-        told, self.idle.told = self.idle.told, {}
+        told = {**self.idle.told}
+        self.idle.told.clear()
         if resident:
             told = {id(value): value.requires_grad for _, _, value in self._on
                     if isinstance(value, ResidentParameter)}
@@ -209,8 +212,8 @@ class Binding:
             shown = self._adopt_buffers(shown, staged.scratch)
         return shown
 
-    def show_staged(self, staged: Staged) -> None:
-        """Shows the weights over bytes that were just staged."""
+    def show_staged(self, staged: Staged, group: _model.Group) -> None:
+        """Shows the weights over bytes of the group that were just staged."""
         shown = self._shown.get(staged.address)
         if (shown is None or shown.casts or not self._buffers_seen
                 or self.idle.told):
@@ -219,6 +222,8 @@ class Binding:
         self._put(shown.swaps)
         if not shown.lent.is_lent:
             shown.lent.lend()
+            if staged.lease is None and not self._trial:
+                self.gate = gate_of(group, self.part, self.idle, self._off, shown)
 
     def show(self, shown: Shown) -> None:
         self._put(shown.swaps)
@@ -248,6 +253,7 @@ class Binding:
 
         FailedPrecondition: one is a view, which cannot move.
         """
+        self.gate = None
         self._shown.pop(shown.address, None)  # The next forward builds others.
         if self.is_placed_at(shown.address):
             self.placement = None
@@ -290,6 +296,7 @@ class Binding:
                 for value in weights}) != len(weights):
             return None
         self._shown.pop(address, None)
+        self.gate = None
         self.placement = Placed(shown, weights, rebuilt)
         return weights
 
@@ -319,7 +326,7 @@ class Binding:
         if not self._buffers_seen:
             self._adopt_buffers(self.shown_at(address, None), None)
         self.follow_flags()
-        self._shown.clear()
+        self.forget_shown()
         made: dict[int, Any] = {}  # Ties stay ties.
         swaps = self._build(address, None, lease).swaps
         for _, _, value in swaps:
@@ -332,18 +339,20 @@ class Binding:
 
     def forget_addresses(self) -> None:
         """The plan was renewed."""
-        self._shown.clear()
+        self.forget_shown()
         self.placement = None
 
     def forget_shown(self) -> None:
         """A lease begins or ends: others use its address before and after."""
         self._shown.clear()
+        self.gate = None
 
     def shown_at(self, address: int, scratch: torch.Tensor | None) -> Shown:
         shown = self._shown.get(address)
         if shown is None:
             while len(self._shown) >= _ADDRESSES:
                 del self._shown[next(iter(self._shown))]
+                self.gate = None
             shown = self._shown[address] = self._build(address, scratch)
         return shown
 
@@ -403,7 +412,7 @@ class Binding:
             return shown
         self._off = [one for one in self._off if not self._is_private(one)]
         self._on = [one for one in self._on if not self._is_private(one)]
-        self._shown.clear()
+        self.forget_shown()
         return self.shown_at(shown.address, scratch)
 
     def _is_tried(self, weight: Weight) -> bool:
@@ -423,12 +432,12 @@ class Binding:
         for weight, own, version in self._trial:
             if weight.value is own and own._version == version:
                 del self._private[id(weight)]
-                self._shown.clear()
                 self._off += self._idle_swaps([weight])
                 self._on += weight.swaps(own)
         self._off.sort(key=self._place_of)
         self._on.sort(key=self._place_of)
         self._trial = []
+        self.forget_shown()
 
     def _place_of(self, swap: Swap) -> int:
         return self._order[id(swap[0]), swap[1]]

@@ -61,6 +61,7 @@ class DevicePart:
         self.torch_device = torch_device
         self._is_cuda = torch_device.type == "cuda"
         self._index = torch_device.index
+        self.cuda_index = self._index if self._is_cuda else None
         self.held = Held(torch_device)
         self.captured = False  # A CUDA graph holds the plan's addresses.
         # Groups with a temporary stage; for saved.py.

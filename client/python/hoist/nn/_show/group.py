@@ -93,7 +93,7 @@ class Group:
             binding.show_staged(
                 self._reach(outside_plan) if type(was) is Staged else
                 self._bring(outside_plan or self.pinned,
-                            self.part.stream_to_stage()))
+                            self.part.stream_to_stage()), self.staged)
         except BaseException as error:
             raised = (self.part.explained(error)
                       if isinstance(error, HoistError) else error)

@@ -7,6 +7,7 @@ from typing import Any, Sequence
 
 import torch
 
+from ... import _hot
 from .._tensors.rebuilt import Rebuilt
 from .._tensors.resident import KeptLease
 from .shown import Shown, end_grade, grade
@@ -50,7 +51,7 @@ class Placed(State):
                 grade(value, name)
 
 
-class Staged(State):
+class Staged(*_hot.fields("Stay"), State):  # type: ignore[misc]
     """Staged for a while, by the plan or a lease."""
 
     scratch: torch.Tensor | None = None  # The memory of cast weights.

@@ -13,6 +13,7 @@ from typing import Any, Callable, Sequence
 
 import torch
 
+from ... import _hot
 from ..._errors import FailedPrecondition
 
 # How many tensors share a storage; torch before 2.5 does not tell.
@@ -98,7 +99,8 @@ class Lent:
         self._weights: list[_Weight] = []
         self._values: list[torch.Tensor] = []
         self._storages: list[int] = []
-        self._seen: tuple[list[int], list[int]] = ([], [])
+        self._seen: Any = None  # The last counts.
+        self._counts = _hot.counts()
         self.is_lent = False  # See lend.
 
     def add(self, name: str, value: torch.Tensor, alone: bool) -> None:
@@ -115,13 +117,11 @@ class Lent:
         self.is_lent = True
         for weight in self._weights:
             weight.lend()
-        self._seen = self._counts()
+        self._seen = self._counts(self._values, self._storages, uses)
 
     def is_held(self) -> bool:
         """A weight is referred to or viewed elsewhere."""
-        # As _counts, inlined: each stage comes here.
-        counts = ([*map(sys.getrefcount, self._values)],
-                  [*map(uses, self._storages)])
+        counts = self._counts(self._values, self._storages, uses)
         if counts == self._seen:
             return False
         if any([weight.is_held for weight in self._weights]):
@@ -143,11 +143,6 @@ class Lent:
         """FailedPrecondition: a view is held."""
         for weight in _viewed(self._weights):
             weight.refuse()
-
-    def _counts(self) -> tuple[list[int], list[int]]:
-        # Without a Python call for each.
-        return ([*map(sys.getrefcount, self._values)],
-                [*map(uses, self._storages)])
 
 
 class Read:

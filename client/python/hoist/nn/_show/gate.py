@@ -1,0 +1,55 @@
+"""Gates: the common ways into a group and out of it, in C.
+
+hoist._fast stages a group, shows its weights and ends the group before it in one
+call, if all is as usual: in a pass without gradients, compiled code or a CUDA
+graph's capture, for a group at a plan's fixed address. Otherwise it answers
+False, and Passes does it.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+from ... import _hot, _model
+from ..._errors import HoistError
+from .._tensors.idle import IdleGroup
+from .._tensors.lent import uses
+from .device_part import DevicePart
+from .shown import Shown
+from .states import IDLE, Staged
+
+
+def gates() -> Any:
+    """The extension, which knows what gates need. None: there is none."""
+    fast = _hot.fast()
+    if fast is not None:
+        _tell(fast)
+    return fast
+
+
+@functools.lru_cache(maxsize=None)
+def _tell(fast: Any) -> None:
+    fast.know(IDLE, torch.Tensor, HoistError, torch.is_grad_enabled,
+              torch._C._current_graph_task_id, uses,
+              getattr(torch._C, "_cuda_isCurrentStreamCapturing", None),
+              getattr(torch._C, "_cuda_getCurrentRawStream", None))
+
+
+def gate_of(group: _model.Group, part: DevicePart, idle: IdleGroup, off: Any,
+            shown: Shown) -> Any:
+    """The gate of a group that is staged, with these weights. None: its stages
+    have more to do, or no fixed address."""
+    plan, fast = part.plan, gates()
+    if (fast is None or plan is None or type(plan._calls) is not fast.Calls
+            or shown.casts or shown.past_hooks is not None
+            or plan.kind(group) != "streamed"):
+        return None
+    lent = shown.lent
+    return fast.Gate(
+        shown.address, group.image_bytes, plan, plan._calls, group.index, part,
+        part.staged, part.cuda_index, idle.told, idle.pointers, off, shown.swaps,
+        shown, lent, lent._values, lent._storages,
+        Staged(shown.address, None, IDLE))

@@ -1,0 +1,245 @@
+"""Gates by themselves: what they call, on which stream, and what they change."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+import hoist
+from hoist import _hot
+
+ADDRESS, BYTES, HANDLE = 1 << 46, 4096, 1 << 44
+
+
+class Tensor:
+    def __init__(self, address: int) -> None:
+        self._address = address
+
+    def data_ptr(self) -> int:
+        return self._address
+
+
+class Thing:
+    """Attributes."""
+
+    def __init__(self, **fields: Any) -> None:
+        vars(self).update(fields)
+
+
+class World:
+    """What hoist.nn has, around groups of one weight each."""
+
+    def __init__(self, index: int | None) -> None:
+        found = _hot.fast()
+        if found is None:
+            pytest.skip("there is no hoist._fast, or $HOIST_PURE_PYTHON is 1")
+        self.fast = _hot._loaded(found.__spec__.origin)  # With facts of its own.
+        self.index = index
+        self.idle = Thing()
+        self.graded = self.captures = False
+        self.task = -1
+        self.calls: list[tuple[Any, ...]] = []
+        self.error: Exception | None = None
+        self.at = ADDRESS
+        self.fast.know(self.idle, Tensor, hoist.HoistError, lambda: self.graded,
+                       lambda: self.task, lambda _: 1, lambda: self.captures,
+                       lambda index: HANDLE + index)
+        self.turns = type("Turns", (self.fast.Turn,), {})()
+        self.turns._owner = threading.get_ident()
+        self.turns._process = os.getpid()
+        self.turns._depth = self.turns.held = 1
+        self.turns._joined = set()
+        self.current = Thing(is_plain=True, open=[], sequence=[],
+                             last=Thing(is_last=False))
+        self.call = Thing(is_last=True)
+        self.part = Thing(ended=False, explained=lambda error: error)
+        self.staged: dict[Any, None] = {}
+        self.plan = Thing(_stage=self._stage, _done=self._done)
+
+    def _stage(self, number: int, stream: Any) -> int:
+        self.calls.append(("stage", number, stream))
+        if self.error is not None:
+            raise self.error
+        return self.at
+
+    def _done(self, number: int, stream: Any) -> None:
+        self.calls.append(("done", number, stream))
+        if self.error is not None:
+            raise self.error
+
+    def group(self, number: int) -> Any:
+        holder = {"weight": object()}
+        value = object()
+        off = [(holder, "weight", holder["weight"])]
+        on = [(holder, "weight", value)]
+        values, storages = [value], [5]
+        staged = type("Staged", (self.fast.Stay,), {})()
+        staged.lease = None
+        lent = Thing()
+        gate = self.fast.Gate(
+            ADDRESS, BYTES, self.plan, self.fast.Calls(None, None, None, None),
+            number, self.part, self.staged, self.index, {}, set(), off, on,
+            shown := Thing(), lent, values, storages, staged)
+        del value
+        group = Thing(binding=Thing(gate=gate, _on=off), state=self.idle,
+                      holder=holder, off=off, on=on, shown=shown, own=staged)
+        holder["weight"] = values[0]
+        lent._seen = self.fast.counts(values, storages, lambda _: 1)
+        holder["weight"] = off[0][2]
+        return group
+
+    def enter(self, group: Any) -> bool:
+        entered: bool = self.fast.enter(self.turns, self.current, group, self.call)
+        return entered
+
+    def leave(self, group: Any, output: Any = None) -> bool:
+        left: bool = self.fast.leave(self.turns, self.current, group, self.call,
+                                     output)
+        return left
+
+
+@pytest.mark.parametrize("index, stream", [(None, None), (1, HANDLE + 1)])
+def test_a_group_ends_as_the_next_begins_on_its_stream(index, stream):
+    world = World(index)
+    first, second = world.group(3), world.group(4)
+    assert world.enter(first) is True
+    assert world.calls == [("stage", 3, stream)]
+    assert first.holder["weight"] is first.on[0][2]
+    assert (first.state, first.own.running) == (first.own, 1)
+    assert (first.own.shown, first.own.streams) == (first.shown, [stream])
+    assert (world.turns._depth, world.turns.held) == (2, 2)
+    assert world.leave(first, Tensor(ADDRESS + BYTES)) is True
+    assert (world.turns._depth, world.turns.held) == (1, 1)
+    assert (first.state, first.own.running) == (first.own, 0)
+    assert world.current.open == [first] and world.current.last is world.call
+    assert world.enter(second) is True
+    assert world.calls[1:] == [("done", 3, stream), ("stage", 4, stream)]
+    assert first.holder["weight"] is first.off[0][2]
+    assert first.state is world.idle and first.own.shown is None
+    assert world.staged == {second: None} and world.current.open == []
+    assert world.current.sequence == [first, second]
+
+
+@pytest.mark.parametrize("output", [
+    Tensor(ADDRESS), Tensor(ADDRESS + BYTES - 1), (None, (Tensor(ADDRESS),)),
+    [Tensor(0)], {}, object()])
+def test_other_outputs_are_pythons(output):
+    world = World(None)
+    group = world.group(3)
+    assert world.enter(group) is True
+    assert world.leave(group, output) is False
+    assert (group.own.running, world.turns.held) == (1, 2)
+    assert world.current.open == []
+    assert world.leave(group) is False  # Python's, once it is asked.
+
+
+@pytest.mark.parametrize("unusual", [
+    "graded", "captures", "task", "no pass", "not plain", "told", "pointers",
+    "other thread", "joined", "taken over", "fork", "placed", "no gate",
+    "before: open twice", "before: not last", "before: runs", "before: held",
+    "before: kept", "before: ended"])
+def test_what_is_not_usual_is_pythons(unusual):
+    """And nothing has changed."""
+    world = World(0)
+    first, second = world.group(3), world.group(4)
+    assert world.enter(first) and world.leave(first)
+    kept = None
+    if unusual in ("graded", "captures"):
+        setattr(world, unusual, True)
+    elif unusual == "task":
+        world.task = 0
+    elif unusual == "no pass":
+        world.current = None
+    elif unusual == "not plain":
+        world.current.is_plain = False
+    elif unusual in ("told", "pointers"):
+        made = world.group(4)
+        told, pointers = ({1: True}, set()) if unusual == "told" else ({}, {1})
+        second = Thing(binding=Thing(gate=world.fast.Gate(
+            ADDRESS, BYTES, world.plan, world.fast.Calls(None, None, None, None),
+            4, world.part, world.staged, 0, told, pointers, made.off, made.on,
+            made.shown, Thing(), [], [], made.own), _on=made.off),
+            state=world.idle)
+    elif unusual == "other thread":
+        world.turns._owner += 1
+    elif unusual == "joined":
+        world.turns._joined.add(1)
+    elif unusual == "taken over":
+        world.turns.taken_over = True
+    elif unusual == "fork":
+        world.turns._process += 1
+    elif unusual == "placed":
+        second.state = Thing()
+    elif unusual == "no gate":
+        second.binding.gate = None
+    elif unusual == "before: open twice":
+        world.current.open.append(first)
+    elif unusual == "before: not last":
+        world.call.is_last = False
+    elif unusual == "before: runs":
+        first.own.running = 1
+    elif unusual == "before: held":
+        first.own.holds = 1
+    elif unusual == "before: kept":
+        kept = first.on[0][2]
+    elif unusual == "before: ended":
+        world.part.ended = True
+    before = len(world.calls), world.turns.held
+    assert world.enter(second) is False
+    assert (len(world.calls), world.turns.held) == before
+    assert first.state is first.own
+    assert kept is None or first.holder["weight"] is kept
+
+
+def test_a_refused_stage_is_pythons_to_repeat():
+    world = World(None)
+    group = world.group(3)
+    world.error = hoist.Unavailable("ended")
+    assert world.enter(group) is False
+    world.error = ZeroDivisionError("no error of libhoist's")
+    with pytest.raises(ZeroDivisionError):
+        world.enter(group)
+    world.error, world.at = None, ADDRESS + 1
+    assert world.enter(group) is False
+    assert group.state is world.idle and world.staged == {}
+    assert world.turns.held == 1
+
+
+def test_a_refused_end_raises_what_it_means():
+    world = World(None)
+    first, second = world.group(3), world.group(4)
+    assert world.enter(first) and world.leave(first)
+    world.error = hoist.Unavailable("ended")
+    world.part.explained = lambda error: hoist.Aborted(f"meant: {error}")
+    with pytest.raises(hoist.Aborted, match="meant: .*ended"):
+        world.enter(second)
+    assert first.state is world.idle and world.current.open == []
+    assert first.holder["weight"] is first.off[0][2]
+    assert world.turns.held == 1
+
+
+def test_no_references_stay():
+    world = World(0)
+    first, second = world.group(3), world.group(4)
+
+    def use(times: int) -> None:
+        for _ in range(times):
+            for group in (first, second):
+                assert world.enter(group) and world.leave(group)
+
+    def counts() -> list[int]:
+        world.calls.clear()
+        world.current.sequence.clear()
+        return [sys.getrefcount(one) for one in (
+            first, first.own, first.shown, first.on[0][2], first.off[0][2],
+            world.idle, world.call, world.current, world.turns, world.part,
+            world.staged, world.plan, first.binding.gate)]
+
+    use(3)
+    before = counts()
+    use(100)
+    assert counts() == before
