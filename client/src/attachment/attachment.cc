@@ -241,7 +241,8 @@ std::optional<milliseconds> Attachment::Heed(bool wake) {
   });
   if (!stands() || info.asked_to_give_way == 0) return std::nullopt;
   const milliseconds lasts = UseLasts(milliseconds(info.idle_ms));
-  if (lasts > milliseconds(0)) return lasts;
+  asked_ = lasts > milliseconds(0);
+  if (asked_) return lasts;
   GiveWay();
   return std::nullopt;
 }
@@ -310,7 +311,7 @@ Status Attachment::EndPass(bool* changed) {
   *changed = false;
   const MutexLock lock(mu_);
   in_pass_ = false;
-  if (asks_ != nullptr) asks_->Signal();
+  if (asked_) asks_->Signal();
   if (!stands()) return Tell();
   const Status done =
       Unlocked([&](Standing& at) { return at.plan->EndPass(changed); });

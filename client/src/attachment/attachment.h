@@ -120,6 +120,7 @@ class Attachment {
   // If it gives way: the last done, and whether its pass goes on.
   Clock::time_point used_ HOIST_GUARDED_BY(mu_);
   bool in_pass_ HOIST_GUARDED_BY(mu_) = false;
+  bool asked_ HOIST_GUARDED_BY(mu_) = false;  // By hoistd, while in use.
   bool ended_ HOIST_GUARDED_BY(mu_) = false;  // The plan of `standing_`.
   Status why_ HOIST_GUARDED_BY(mu_);          // It ended.
   std::optional<Clock::time_point> until_ HOIST_GUARDED_BY(mu_);  // The wait.

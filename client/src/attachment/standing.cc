@@ -159,8 +159,8 @@ Status Renewer::MakePlan(Standing& at, const PlanTerms& terms) {
       Plan::Create(at.session, at.session->Hold(at.model.table), options);
   if (!plan.ok()) return plan.status();
   at.plan = std::move(plan).value();
-  if (ears_.wake) at.session->plans().WatchWakes(&at, ears_.wake);
-  return at.plan->SignalOn(ears_.event);
+  if (events_.wake) at.session->plans().WatchWakes(&at, events_.wake);
+  return at.plan->SignalOn(events_.event);
 }
 
 }  // namespace hoist

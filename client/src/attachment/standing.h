@@ -128,7 +128,7 @@ class Renewer {
   // Tries for so long, at least once; nullopt: as at first.
   using Connect = std::function<Result<std::shared_ptr<Session>>(
       std::optional<std::chrono::milliseconds> deadline)>;
-  struct Ears {
+  struct Events {
     int event = -1;  // An eventfd for each plan's events.
     // Called when hoistd asks to wake, unless empty; see LivePlans::WatchWakes.
     std::function<void()> wake;
@@ -139,7 +139,7 @@ class Renewer {
           ModelSource source);
   Renewer(const Renewer&) = delete;
   Renewer& operator=(const Renewer&) = delete;
-  void Listen(Ears ears) { ears_ = std::move(ears); }
+  void Listen(Events events) { events_ = std::move(events); }
 
   // Takes `before`, unless it fails in the same session, or no hoistd is there.
   Result<StandingPtr> Stand(const PlanTerms& terms, StandingPtr& before,
@@ -164,7 +164,7 @@ class Renewer {
   const KeptOptions plan_options_;  // Blocks by the attachment's numbers.
   const std::chrono::milliseconds wait_;
   std::vector<uint32_t> residents_;
-  Ears ears_;
+  Events events_;
   ModelPtr first_;  // Fixed once something stood, as the next.
   bool on_cpu_ = false;
 };

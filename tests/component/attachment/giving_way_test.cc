@@ -1,17 +1,18 @@
 // Attachments that give way, over a real hoistd that others need.
-#include <poll.h>
-#include <unistd.h>
+#include <signal.h>
 
 #include <chrono>
-#include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 
 #include "gtest/gtest.h"
 #include "hoist/hoist_attachment.h"
 #include "tests/component/attachment/attachment_rig.h"
+#include "tests/support/no_threads.h"
 
 namespace hoistd::testing::attachment_test {
 namespace {
@@ -189,6 +190,41 @@ TEST_F(GivingWayTest, ADrainingHoistdLetsItGoOn) {
   ExpectPass();
   Sleep();
   Await(AttachmentState::kAsleep);
+  ExpectPass();
+}
+
+TEST_F(GivingWayTest, AHoistdThatDiesMeanwhileVoidsNothing) {
+  Start();
+  hoist::AttachmentOptions options = Giving();
+  auto model =
+      session_->RegisterModel(std::get<hoist::RegisterOptions>(options.source));
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  auto made = hoist::Attachment::Create(options, *session_, *model);
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  attachment_.emplace(std::move(*made));
+  ExpectPass();
+  ASSERT_NE(Stage(1), nullptr);
+  Sleep();
+  kill(hoistd_->pid(), SIGSTOP);  // It does not answer to the plan's end.
+  EXPECT_TRUE(Done(1).ok());
+  EXPECT_TRUE(attachment_->EndPass().ok());
+  ASSERT_TRUE(Readable());  // Its thread is about to end the plan, or has.
+  hoistd_->Kill();
+  EXPECT_TRUE(Check().ok());
+  hoistd_->Start();
+  ExpectPass();
+}
+
+TEST_F(GivingWayTest, WithoutAThreadItIsRefused) {
+  Start();
+  {
+    const NoThreads none;
+    const hoist::Status refused = AttachOwn();
+    EXPECT_EQ(refused.code(), Code::kResourceExhausted);
+    EXPECT_NE(refused.message().find("ulimit -u"), std::string::npos)
+        << refused.message();
+  }
+  ASSERT_TRUE(AttachOwn().ok());
   ExpectPass();
 }
 

@@ -6,6 +6,8 @@
 // PID is the hoistd at SOCKET; others are started as HOISTD --config CONFIG.
 // FOLDER is for a model that it writes.
 #include <hoist/torch.h>
+#include <poll.h>
+#include <sys/eventfd.h>
 #include <torch/torch.h>
 
 #include <atomic>
@@ -355,18 +357,25 @@ TEST(ItSleepsAndComesBack) {
   Ok(world.Pass());
   EXPECT(!world.attached->bound(*world.net));
   const uint64_t generation = world.attached->plan().Describe().generation;
-  Ctl("sleep " + std::to_string(hoist_session_id(session.get())));
   const auto asleep = [&] {
     return world.attached->plan().state() == hoist::AttachmentState::kAsleep;
   };
-  while (!asleep()) std::this_thread::yield();
+  const auto put_to_sleep = [&] {
+    Ctl("sleep " + std::to_string(hoist_session_id(session.get())));
+    while (!asleep()) {
+      pollfd one = {world.attached->plan().event_fd(), POLLIN, 0};
+      EXPECT(poll(&one, 1, 30'000) == 1);
+      eventfd_t ignored = 0;
+      (void)eventfd_read(one.fd, &ignored);
+    }
+  };
+  put_to_sleep();
   EXPECT(!Thrown([&] { (void)(world.net->parameters()[0] + 1); }).empty());
   Ok(world.Pass());
   EXPECT(!asleep());
   EXPECT(world.attached->plan().Describe().generation > generation);
   Ok(world.attached->Check());
-  Ctl("sleep " + std::to_string(hoist_session_id(session.get())));
-  while (!asleep()) std::this_thread::yield();
+  put_to_sleep();
   KillAndStart();
   Ok(world.Pass());  // Nothing was void: it slept.
   Ok(world.attached->Detach());

@@ -1,6 +1,5 @@
 // libhoist.so where the system starts no thread: an error, and hoistd has its
 // grants back.
-#include <pthread.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -15,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "hoist/hoist.h"
 #include "hoist/hoist_copy_permit.h"
+#include "tests/support/no_threads.h"
 #include "tests/unit/client/fake_in_place.h"
 #include "tests/unit/client/fake_permit.h"
 #include "tests/unit/client/plan_worker.h"
@@ -22,28 +22,9 @@
 namespace hoist_test::no_thread_test {
 
 using Code = hoist::Code;
+using hoistd::testing::NoThreads;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-// No thread of this process can start: its stack would be too large.
-class NoThreads {
- public:
-  NoThreads() {
-    pthread_getattr_default_np(&before_);
-    pthread_attr_t huge;
-    pthread_attr_init(&huge);
-    EXPECT_EQ(pthread_attr_setstacksize(&huge, size_t{1} << 46), 0);
-    EXPECT_EQ(pthread_setattr_default_np(&huge), 0);
-    pthread_attr_destroy(&huge);
-  }
-  ~NoThreads() {
-    EXPECT_EQ(pthread_setattr_default_np(&before_), 0);
-    pthread_attr_destroy(&before_);
-  }
-
- private:
-  pthread_attr_t before_;
-};
 
 void ExpectNoThread(const hoist::Status& status) {
   EXPECT_EQ(status.code(), Code::kResourceExhausted);
