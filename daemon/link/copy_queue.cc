@@ -16,8 +16,7 @@ constexpr size_t kPageBytes = 4096;
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<CopyQueue>> CopyQueue::Create(
-    Device& device, BeforeCopy before_copy) {
+absl::StatusOr<std::unique_ptr<CopyQueue>> CopyQueue::Create(Device& device) {
   HOIST_ASSIGN_OR_RETURN(
       const hoist::UniqueFd fd,
       ToAbsl(hoist::CreateMemfd("hoist-copies", kPageBytes)));
@@ -25,8 +24,7 @@ absl::StatusOr<std::unique_ptr<CopyQueue>> CopyQueue::Create(
       hoist::Mapping page,
       ToAbsl(hoist::Mapping::OfFd(fd.get(), kPageBytes,
                                   hoist::Mapping::Access::kReadWrite)));
-  auto queue = absl::WrapUnique(
-      new CopyQueue(device, std::move(page), std::move(before_copy)));
+  auto queue = absl::WrapUnique(new CopyQueue(device, std::move(page)));
   HOIST_RETURN_IF_ERROR(device.RegisterHost(queue->page_.span()));
   queue->registered_ = true;
   queue->by_stream_ = new (queue->page_.data()) Word(0);
@@ -48,7 +46,6 @@ absl::Status CopyQueue::Add(LinkParty party, LinkPiece piece, absl::Time now,
   queued = false;
   absl::Status status;
   for (const HostRun& run : piece.runs) {
-    if (before_copy_ != nullptr) before_copy_(run.from);
     status = copies_->CopyIn(run.to_offset, run.from);
     if (!status.ok()) break;
     queued = true;
@@ -67,17 +64,31 @@ absl::Status CopyQueue::Add(LinkParty party, LinkPiece piece, absl::Time now,
     copies_->Then(
         [this, number](const absl::Status&) { by_thread_.store(number); });
   }
-  pieces_.push_back({party, piece.bytes, now, std::move(piece.parts)});
+  pieces_.push_back({.party = party,
+                     .bytes = piece.bytes,
+                     .queued = now,
+                     .parts = std::move(piece.parts)});
   return status;
 }
 
-std::vector<CopyQueue::Queued> CopyQueue::Ended() {
-  std::vector<Queued> ended;
+void CopyQueue::Note(absl::Time ended, absl::Time began) {
+  for (Queued& piece : pieces_) piece.ended = std::min(piece.ended, ended);
+  pieces_.back().ended = absl::InfiniteFuture();
+  pieces_.back().queued = began;
+}
+
+uint64_t CopyQueue::Reached() const {
   uint64_t number = by_thread_.load(std::memory_order_acquire);
   // How far the word is ahead; a huge number if it is behind.
   const uint32_t more = by_stream_->load(std::memory_order_acquire) -
                         static_cast<uint32_t>(ended_);
   if (more <= pieces_.size()) number = std::max(number, ended_ + more);
+  return std::max(number, ended_);
+}
+
+std::vector<CopyQueue::Queued> CopyQueue::Ended() {
+  std::vector<Queued> ended;
+  const uint64_t number = Reached();
   while (ended_ < number && !pieces_.empty()) {
     ++ended_;
     ended.push_back(std::move(pieces_.front()));

@@ -6,9 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <memory>
-#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -33,14 +31,11 @@ class CopyQueue {
     LinkParty party;
     uint64_t bytes = 0;
     absl::Time queued = absl::InfinitePast();
-    std::vector<TracedPart> parts;  // As LinkPiece's.
+    absl::Time ended = absl::InfiniteFuture();  // At the latest, as is known.
+    std::vector<TracedPart> parts;              // As LinkPiece's.
   };
 
-  // Called with the source just before its copy. nullptr: no call.
-  using BeforeCopy = std::function<void(std::span<const std::byte>)>;
-
-  static absl::StatusOr<std::unique_ptr<CopyQueue>> Create(
-      Device& device, BeforeCopy before_copy);
+  static absl::StatusOr<std::unique_ptr<CopyQueue>> Create(Device& device);
   CopyQueue(const CopyQueue&) = delete;
   CopyQueue& operator=(const CopyQueue&) = delete;
   ~CopyQueue();
@@ -49,23 +44,29 @@ class CopyQueue {
   // `queued` says. A queued piece will be among those that ended.
   absl::Status Add(LinkParty party, LinkPiece piece, absl::Time now,
                    bool& queued);
+  // For a recording: pieces before the last one ended at `ended`, which began
+  // at `began`.
+  void Note(absl::Time ended, absl::Time began);
   // Takes pieces that ended since the last call, oldest first.
   std::vector<Queued> Ended();
   // As Ended() for all remaining pieces: after an error of the device.
   std::vector<Queued> GiveUp();
   absl::Status Health() { return copies_->Health(); }
+  // Pieces not taken yet.
   int under_way() const { return static_cast<int>(pieces_.size()); }
+  // Of those, the ones that have not ended.
+  int running() const { return static_cast<int>(last_ - Reached()); }
 
  private:
   using Word = std::atomic<uint32_t>;
 
-  CopyQueue(Device& device, hoist::Mapping page, BeforeCopy before_copy)
-      : device_(device),
-        before_copy_(std::move(before_copy)),
-        page_(std::move(page)) {}
+  CopyQueue(Device& device, hoist::Mapping page)
+      : device_(device), page_(std::move(page)) {}
+
+  // The number of the last piece that ended.
+  uint64_t Reached() const;
 
   Device& device_;
-  const BeforeCopy before_copy_;
   hoist::Mapping page_;
   bool registered_ = false;
   // The number of the last piece that ended: written by the stream, cut to 32

@@ -49,7 +49,8 @@ class CopyTrace {
     absl::Time at = before;
     for (const auto& piece : pieces) {
       at = std::max(at, piece.queued);
-      const absl::Time end = Share(at, now, piece.bytes, left);
+      const absl::Time end =
+          std::min(Share(at, now, piece.bytes, left), piece.ended);
       left -= piece.bytes;
       Tell(piece.party, piece.bytes, piece.parts, failed, at, end);
       at = end;

@@ -66,6 +66,7 @@ class ImageQueue final : public LinkCustomer {
     return waiting_.empty() || held_back;
   }
   absl::Time deadline() const override { return absl::InfiniteFuture(); }
+  TraceWhy why_idle() const override { return TraceWhy::kNotDue; }
   void SetSleeping(bool) override {}
 
  private:

@@ -24,8 +24,7 @@ constexpr int kLooksToHealth = 1 << 14;
 absl::StatusOr<std::unique_ptr<Link>> Link::Create(Device& device,
                                                    const Clock& clock,
                                                    const LinkOptions& options) {
-  HOIST_ASSIGN_OR_RETURN(auto copies,
-                         CopyQueue::Create(device, options.before_copy));
+  HOIST_ASSIGN_OR_RETURN(auto copies, CopyQueue::Create(device));
   hoist::UniqueFd command(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   hoist::UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
   if (!command.valid() || !epoll.valid()) {
@@ -50,9 +49,11 @@ Link::Link(Device& device, const Clock& clock, const LinkOptions& options,
       clock_(clock),
       command_(std::move(command)),
       epoll_(std::move(epoll)),
+      before_copy_(options.before_copy),
       load_rate_(options.load_bytes_per_second),
       copies_(std::move(copies)),
       trace_(options.trace, device.info().index),
+      gaps_(options.trace, device.info().index),
       leases_(options.trace),
       background_(options.trace),
       reads_(options.trace) {
@@ -162,6 +163,13 @@ void Link::Begin() {
 absl::Duration Link::Turn() {
   if (std::exchange(sleeping_, false)) SetSleeping(false);
   if (stopping_) return LastTurns();
+  gaps_.Woke();
+  const absl::Duration rest = Work();
+  if (gaps_.idle()) gaps_.Rests(WhyIdle(), rest);
+  return rest;
+}
+
+absl::Duration Link::Work() {
   bool news = RunCommands();
   const absl::Time now = clock_.Now();
   news |= TakeEnded(now);
@@ -209,7 +217,8 @@ bool Link::TakeEnded(absl::Time now) {
     looks_ = 0;
     CheckHealth(now);
   }
-  trace_.Ended(ended, /*failed=*/false, now);
+  trace_.Ended(ended, /*failed=*/false,
+               gaps_.Did(TraceWhy::kDriver, Busy(), now));
   for (const CopyQueue::Queued& piece : ended) {
     if (!piece.party.reads) {
       copied_[static_cast<size_t>(piece.party.of)] += piece.bytes;
@@ -313,12 +322,14 @@ void Link::Queue(LinkParty party, absl::Time now) {
   if (member.grants != nullptr) return Give(party, bytes, now);
   share_.Charge(party, bytes, now);
   const bool was_idle = copies_->under_way() == 0;
+  Pin(piece);
   bool queued = false;
   const absl::Status status =
       copies_->Add(party, std::move(piece), now, queued);
   if (queued) {
     if (was_idle) meter_.Began(now);
     Count(party, bytes);
+    TraceQueued(bytes);
     if (party.of == LinkClass::kBackground) {
       background_next_ = now + PauseBesideReads(bytes, now);
     }

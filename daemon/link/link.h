@@ -13,9 +13,11 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -28,6 +30,7 @@
 #include "daemon/base/threads.h"
 #include "daemon/link/copy_queue.h"
 #include "daemon/link/copy_trace.h"
+#include "daemon/link/gap_trace.h"
 #include "daemon/link/image_queue.h"
 #include "daemon/link/link_customer.h"
 #include "daemon/link/link_meter.h"
@@ -46,8 +49,8 @@ struct LinkOptions {
   uint64_t load_bytes_per_second = 0;
   Threads* threads = nullptr;  // nullptr: the system's.
   // Called on the link's thread with each part of host memory just before its
-  // copy is queued; may block until the part can be copied at full speed.
-  CopyQueue::BeforeCopy before_copy;
+  // piece is queued; may block until the part can be copied at full speed.
+  std::function<void(std::span<const std::byte>)> before_copy;
   TraceRecorder* trace = nullptr;  // nullptr: no recording.
 };
 
@@ -182,6 +185,7 @@ class Link final : private Loop {
 
   void Begin() override;
   absl::Duration Turn() override;
+  absl::Duration Work();
   // Until a write to an eventfd.
   bool Wait(absl::Duration limit) override;
   bool over() const override { return over_; }
@@ -193,6 +197,12 @@ class Link final : private Loop {
   bool Fill(absl::Time now);
   void ListReady(absl::Time now);
   void Queue(LinkParty party, absl::Time now);
+
+  // link_gaps.cc
+  bool Busy() const { return copies_->under_way() > 0 || !grants_.empty(); }
+  void Pin(const LinkPiece& piece);
+  void TraceQueued(uint64_t bytes);
+  TraceWhy WhyIdle() const;
   bool Release();
   void Count(LinkParty party, uint64_t bytes);
 
@@ -234,6 +244,7 @@ class Link final : private Loop {
   const Clock& clock_;
   const hoist::UniqueFd command_;  // An eventfd; written with each command.
   const hoist::UniqueFd epoll_;
+  const decltype(LinkOptions::before_copy) before_copy_;
   LinkMeter meter_;
   std::array<std::atomic<uint64_t>, kLinkClasses> copied_ = {};
   std::atomic<uint64_t> load_rate_;
@@ -245,6 +256,7 @@ class Link final : private Loop {
   std::vector<std::unique_ptr<LinkCustomer>> kept_;
   std::unique_ptr<CopyQueue> copies_;  // Destroyed before its targets.
   CopyTrace trace_;
+  GapTrace gaps_;
   ImageQueue leases_;
   ImageQueue background_;
   ReadQueue reads_;

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "daemon/link/copy_trace.h"
+#include "daemon/trace/trace_event.h"
 #include "daemon/types/device.h"
 #include "daemon/types/ranges.h"
 
@@ -67,6 +68,8 @@ class LinkCustomer {
   virtual bool quiet(bool held_back) const = 0;
   // The time of its next look without news; or InfiniteFuture.
   virtual absl::Time deadline() const = 0;
+  // For recordings, while it has no piece, and none in flight.
+  virtual TraceWhy why_idle() const = 0;
   // The link's thread may sleep from now on: changes must wake it.
   virtual void SetSleeping(bool sleeping) = 0;
 };

@@ -17,6 +17,7 @@ void Link::Give(LinkParty party, uint64_t bytes, absl::Time now) {
   const absl::Duration takes = absl::Seconds(double(beside) / meter_.Rate());
   grants_.push_back({party, member.granted, counts, now + kGrantSlack * takes});
   meter_.SetShared(true, now);
+  if (gaps_.on()) gaps_.Began(counts, meter_.Rate());
 }
 
 bool Link::TakeGrants(absl::Time now) {

@@ -48,6 +48,7 @@ class ReadQueue final : public LinkCustomer {
     return waiting_.empty() || held_back;
   }
   absl::Time deadline() const override { return absl::InfiniteFuture(); }
+  TraceWhy why_idle() const override { return TraceWhy::kNotDue; }
   void SetSleeping(bool) override {}
 
  private:

@@ -69,6 +69,7 @@ class CopyPermit final : public GrantCustomer {
   uint64_t done() const override { return done_; }
   bool quiet(bool held_back) const override;
   absl::Time deadline() const override;
+  TraceWhy why_idle() const override { return TraceWhy::kNotDue; }
   void SetSleeping(bool sleeping) override {
     memory_.page().sleeping.store(sleeping ? 1 : 0);
   }

@@ -206,12 +206,16 @@ void LaneSchedule::Use(Entry& entry) {
   PassSkips();
 }
 
-bool LaneSchedule::PlaceIsFree(const Entry& entry) const {
-  return std::all_of(entry.neighbours.begin(), entry.neighbours.end(),
-                     [&](LaneGroup group) {
-                       const Entry& other = groups_[group];
-                       return other.state != State::kLoading && !other.in_use;
-                     });
+std::optional<LaneGroup> LaneSchedule::holder() const {
+  const auto holds = [this](LaneGroup group) {
+    return groups_[group].in_use || groups_[group].state == State::kLoading;
+  };
+  const LaneGroup head = GroupAt(head_);
+  if (holds(head)) return head;
+  const std::vector<LaneGroup>& others = groups_[head].neighbours;
+  const auto found = std::ranges::find_if(others, holds);
+  if (found == others.end()) return std::nullopt;
+  return *found;
 }
 
 std::optional<LaneSchedule::Load> LaneSchedule::NextLoad(
@@ -236,7 +240,7 @@ std::optional<LaneSchedule::Load> LaneSchedule::NextLoad(
       served.push_back({group, position});
       continue;
     }
-    if (!PlaceIsFree(entry)) return std::nullopt;
+    if (holder().has_value()) return std::nullopt;
     if (!entry.host_ready) {
       blocked_on_host_ = group;
       return std::nullopt;

@@ -98,6 +98,9 @@ class LaneSchedule {
   // the positions reached without a copy, in order.
   std::optional<Load> NextLoad(std::vector<Serve>& served);
   std::optional<LaneGroup> blocked_on_host() const { return blocked_on_host_; }
+  // The group in the head's place that is in use or being loaded, perhaps the
+  // head's own; nullopt: the place is free.
+  std::optional<LaneGroup> holder() const;
   // All positions below are served or skipped, and none is being loaded.
   uint64_t served() const;
 
@@ -144,7 +147,6 @@ class LaneSchedule {
   void FindNeighbours(const std::vector<Slot>& slots);
   void PassSkips();
   void Use(Entry& entry);
-  bool PlaceIsFree(const Entry& entry) const;
   void AddStale(LaneGroup group);
   void ResumeInUse(Entry& entry, uint64_t position);
   uint64_t LastBelow(LaneGroup group, uint64_t position) const;

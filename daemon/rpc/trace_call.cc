@@ -31,6 +31,8 @@ pb::TraceEvent::Kind ToProto(TraceKind kind) {
       return Event::KIND_GRANTED_COPY;
     case TraceKind::kOwnRead:
       return Event::KIND_OWN_READ;
+    case TraceKind::kLinkGap:
+      return Event::KIND_LINK_GAP;
     case TraceKind::kFileRead:
       return Event::KIND_FILE_READ;
     case TraceKind::kSpillRead:
@@ -71,8 +73,8 @@ pb::TraceEvent::Kind ToProto(TraceKind kind) {
 
 pb::TraceEvent::Why ToProto(TraceWhy why) {
   switch (why) {  // No default: a new one must fail to compile here.
-    case TraceWhy::kUnknown:
-      return pb::TraceEvent::WHY_UNSPECIFIED;
+    case TraceWhy::kNotDue:
+      return pb::TraceEvent::WHY_NOT_DUE;
     case TraceWhy::kNotOnHost:
       return pb::TraceEvent::WHY_HOST;
     case TraceWhy::kPlaceInUse:
@@ -81,6 +83,12 @@ pb::TraceEvent::Why ToProto(TraceWhy why) {
       return pb::TraceEvent::WHY_KERNELS;
     case TraceWhy::kTurn:
       return pb::TraceEvent::WHY_TURN;
+    case TraceWhy::kPinning:
+      return pb::TraceEvent::WHY_PINNING;
+    case TraceWhy::kDriver:
+      return pb::TraceEvent::WHY_DRIVER;
+    case TraceWhy::kThread:
+      return pb::TraceEvent::WHY_THREAD;
   }
   return pb::TraceEvent::WHY_UNSPECIFIED;
 }

@@ -502,10 +502,16 @@ bool Lane::quiet(bool held_back) const {
   if (current_.has_value() && !held_back) return false;
   if (parts_.cpu_workers) return true;
   // Kernels of staged groups will write done words.
-  return std::none_of(watched_.begin(), watched_.end(), [&](LaneGroup group) {
-    return !lane::Reached(static_cast<uint32_t>(schedule_.last_position(group)),
-                          cursor_);
-  });
+  return std::ranges::none_of(
+      watched_, [this](LaneGroup group) { return Staged(group); });
+}
+
+bool Lane::Staged(LaneGroup group) const {
+  const uint64_t position = schedule_.last_position(group);
+  if (by_flags(position)) {
+    return memory_->group(group).flag.load() == lane::kFlagTaken;
+  }
+  return !lane::Reached(static_cast<uint32_t>(position), cursor_);
 }
 
 absl::Time Lane::deadline() const {
@@ -538,18 +544,14 @@ std::string Lane::WaitCause(LaneGroup group) const {
   if (schedule_.blocked_on_host().has_value()) {
     return before + "the image on the host; a larger host pool would help";
   }
-  const Slot& slot = spec_.groups[head].slot;
-  for (const LaneGroup other : watched_) {
-    if (other == head) {
-      return before + "the kernels of its own last position, which is not done";
-    }
-    if (spec_.groups[other].slot.Overlaps(slot)) {
-      return absl::StrCat(before, "its slot: group ", other,
-                          " in the same place is not done (position ",
-                          schedule_.last_position(other), ")");
-    }
+  const std::optional<LaneGroup> holder = schedule_.holder();
+  if (!holder.has_value()) return before + "its turn on the link";
+  if (*holder == head) {
+    return before + "the kernels of its own last position, which is not done";
   }
-  return before + "its turn on the link";
+  return absl::StrCat(before, "its slot: group ", *holder,
+                      " in the same place is not done (position ",
+                      schedule_.last_position(*holder), ")");
 }
 
 // Releases a few groups per call, so that a large lane delays no other. True:

@@ -71,6 +71,7 @@ class Lane final : public LinkCustomer {
   bool quiet(bool held_back) const override;
   // The deadline of the position that the client waits for.
   absl::Time deadline() const override;
+  TraceWhy why_idle() const override;
   void SetSleeping(bool sleeping) override;
 
   bool closed() const { return closed_; }
@@ -106,7 +107,7 @@ class Lane final : public LinkCustomer {
 
   struct Gap {  // The client waits, and nothing is in flight.
     LaneGroup group = 0;
-    TraceWhy why = TraceWhy::kUnknown;
+    TraceWhy why = TraceWhy::kNotDue;
     bool operator==(const Gap&) const = default;
   };
   // State of the recording.
@@ -129,7 +130,6 @@ class Lane final : public LinkCustomer {
   TraceEvent EventOf(TraceKind kind, LaneGroup group, absl::Time begin) const;
   std::optional<Gap> FindGap() const;
   void EndGap(absl::Time now);
-  TraceWhy WhyNotLoaded(LaneGroup group) const;
 
   // lane_resume.cc
   void Resume();
@@ -162,6 +162,8 @@ class Lane final : public LinkCustomer {
   void Loaded(const End& end, absl::Time now);
   std::optional<Wanted> FindWanted() const;
   void CheckDeadline(absl::Time now);
+  // The client has staged its last position, which is not done.
+  bool Staged(LaneGroup group) const;
   std::string WaitCause(LaneGroup group) const;
   bool Release();
   // Fills the piece from current_ as far as it has room.

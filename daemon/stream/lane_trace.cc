@@ -78,7 +78,7 @@ std::optional<Lane::Gap> Lane::FindGap() const {
     return std::nullopt;
   }
   const LaneGroup group = schedule_.GroupAt(wanted_->position);
-  return Gap{group, WhyNotLoaded(group)};
+  return Gap{group, current_.has_value() ? TraceWhy::kTurn : why_idle()};
 }
 
 void Lane::EndGap(absl::Time now) {
@@ -90,19 +90,15 @@ void Lane::EndGap(absl::Time now) {
   parts_.trace->Add(event);
 }
 
-// The causes are WaitCause's.
-TraceWhy Lane::WhyNotLoaded(LaneGroup group) const {
-  if (current_.has_value() || schedule_.loading(group)) return TraceWhy::kTurn;
+// The causes are WaitCause's; but a slot whose group is not staged yet holds up
+// nobody: until then the client has what it wants.
+TraceWhy Lane::why_idle() const {
+  if (!alive()) return TraceWhy::kNotDue;
   if (schedule_.blocked_on_host().has_value()) return TraceWhy::kNotOnHost;
-  // Positions are served in order, so the head is the cause.
-  const LaneGroup head = schedule_.GroupAt(schedule_.head());
-  for (const LaneGroup other : watched_) {
-    if (other == head) return TraceWhy::kNotDone;
-    if (spec_.groups[other].slot.Overlaps(spec_.groups[head].slot)) {
-      return TraceWhy::kPlaceInUse;
-    }
-  }
-  return TraceWhy::kUnknown;
+  const std::optional<LaneGroup> holder = schedule_.holder();
+  if (!holder.has_value() || !Staged(*holder)) return TraceWhy::kNotDue;
+  return *holder == schedule_.GroupAt(schedule_.head()) ? TraceWhy::kNotDone
+                                                        : TraceWhy::kPlaceInUse;
 }
 
 }  // namespace hoistd

@@ -2,6 +2,7 @@
 #ifndef HOIST_DAEMON_TRACE_TRACE_EVENT_H_
 #define HOIST_DAEMON_TRACE_TRACE_EVENT_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -14,6 +15,7 @@ enum class TraceKind : uint8_t {
   // On a device's link, in sequence, as its thread saw them.
   kCopyIn,   // Host to device.
   kCopyOut,  // Device to host.
+  kLinkGap,  // Neither, and no grant, for a millisecond or more.
   // A worker's own copies, beside those.
   kGrantedCopy,  // To the device: from its grant until it said it was done.
   kOwnRead,      // From the device, between two looks.
@@ -41,19 +43,24 @@ enum class TraceKind : uint8_t {
   kDeviceUsed,
 };
 
-// Why no load of a lane is in flight.
+// Why no load of a lane, or no copy of a link, is in flight.
 enum class TraceWhy : uint8_t {
-  kUnknown,
+  kNotDue,  // What was asked for is there, or not known yet.
   kNotOnHost,
   kPlaceInUse,  // Another group lies in its place, and is not done.
   kNotDone,     // The kernels of its own last position run.
   kTurn,        // Other copies run, or a cap delays it.
+  // A link's alone.
+  kPinning,  // Its source is being registered with the device.
+  kDriver,   // A driver call, or other work of the link's thread, took so long.
+  kThread,   // A copy was due, and the thread was not run, or napped.
 };
+inline constexpr size_t kTraceWhys = size_t(TraceWhy::kThread) + 1;
 
 // An id of 0 means none.
 struct TraceEvent {
   TraceKind kind = TraceKind::kCopyIn;
-  TraceWhy why = TraceWhy::kUnknown;  // kLaneGap.
+  TraceWhy why = TraceWhy::kNotDue;  // kLaneGap, kLinkGap.
   bool failed = false;
   bool background = false;  // It has no waiter.
   // Begun and not ended: a later event of the same kind, plan and request

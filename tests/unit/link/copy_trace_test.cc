@@ -67,6 +67,16 @@ TEST_F(CopyTraceTest, WhatEndsAtOnceSharesTheTimeByBytes) {
   ExpectAt(events[2], 40, 80);
 }
 
+TEST_F(CopyTraceTest, APieceKnownToHaveEndedTakesNoMoreTime) {
+  CopyQueue::Queued first = Piece(0, {{kA, {}, 100}});
+  first.ended = At(10);
+  trace_.Ended(Pieces{first, Piece(40, {{kB, {}, 100}})}, false, At(60));
+  const Events events = Take();
+  ASSERT_EQ(events.size(), 2u);
+  ExpectAt(events[0], 0, 10);
+  ExpectAt(events[1], 40, 60);
+}
+
 TEST_F(CopyTraceTest, WhatWasQueuedBeforeHasNoName) {
   CopyQueue::Queued piece = Piece(0, {});
   piece.bytes = 7;
@@ -93,12 +103,10 @@ TEST_F(CopyTraceTest, PartsOfOneGroupAreOne) {
 }
 
 TEST(LinkTrace, AllBytesAreTold) {
-  StepClock clock;
-  TraceRecorder recorder(clock);
-  LinkRig rig({.trace = &recorder});
+  LinkRig rig;
   // Not of this one.
   ASSERT_OK(rig.WaitFor(rig.Copy(0, kMiB, /*urgent=*/true)));
-  const auto recording = recorder.Start().value();
+  const auto recording = rig.recorder().Start().value();
   const uint64_t bytes = 2 * Link::kPieceBytes + 5;
   ASSERT_OK(rig.WaitFor(rig.Copy(0, bytes, /*urgent=*/true)));
   ASSERT_OK(rig.WaitFor(rig.Copy(4096, 3 * kMiB, /*urgent=*/true)));

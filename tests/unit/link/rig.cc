@@ -16,7 +16,7 @@ LinkPiece Repeater::TakePiece(uint64_t) {
   return piece;
 }
 
-LinkRig::LinkRig(const LinkOptions& options) : host_(kBytes) {
+LinkRig::LinkRig(LinkOptions options) : host_(kBytes) {
   device_ = EmulatedDevice::Create({.total_bytes = kBytes}).value();
   HOIST_CHECK(device_->CreateSlab({SlabId(1), 0, kBytes}).ok());
   memory_ = hoist::Mapping::OfFd(device_->Share(SlabId(1)).value().fd, kBytes,
@@ -27,6 +27,7 @@ LinkRig::LinkRig(const LinkOptions& options) : host_(kBytes) {
     const uint64_t value = (i + 1) * 0x9E3779B97F4A7C15u;
     std::memcpy(&host_[i], &value, 8);
   }
+  options.trace = &recorder_;
   link_ = Link::Create(*faulty_, clock_, options).value();
 }
 

@@ -64,6 +64,7 @@ class Repeater final : public LinkCustomer {
   void Fail(absl::Status) override { options_.pieces = 0; }
   bool quiet(bool) const override { return ended_ == options_.pieces; }
   absl::Time deadline() const override { return absl::InfiniteFuture(); }
+  TraceWhy why_idle() const override { return TraceWhy::kNotDue; }
   void SetSleeping(bool) override {}
 
   int ended() const { return ended_; }
@@ -78,7 +79,7 @@ class LinkRig {
  public:
   static constexpr uint64_t kBytes = 128 * kMiB;  // Host and device.
 
-  explicit LinkRig(const LinkOptions& options = {});
+  explicit LinkRig(LinkOptions options = {});
   ~LinkRig();
 
   // Queues nothing more until Go(), so that all parties to be compared are
@@ -107,11 +108,13 @@ class LinkRig {
   Link& link() { return *link_; }
   FaultyDevice& faulty() { return *faulty_; }
   StepClock& clock() { return clock_; }
+  TraceRecorder& recorder() { return recorder_; }
   std::span<const std::byte> host() const { return host_; }
   void EndLink() { link_.reset(); }
 
  private:
   StepClock clock_;
+  TraceRecorder recorder_{clock_};
   std::unique_ptr<EmulatedDevice> device_;
   std::unique_ptr<FaultyDevice> faulty_;
   hoist::Mapping memory_;  // The device's, as a worker sees it.

@@ -204,11 +204,9 @@ TEST(PermitDesk, ABrokenDeviceLetsAllWaitsThroughAndOpensNoMore) {
 }
 
 TEST(PermitDesk, RecordingsAreToldWhatWorkersCopyEachWay) {
-  StepClock clock;
-  TraceRecorder recorder(clock);
-  PermitRig rig({.trace = &recorder});
+  PermitRig rig;
   PermitClient client = rig.Open(kOne);
-  auto recording = recorder.Start().value();
+  auto recording = rig.link().recorder().Start().value();
   rig.link().Settle();
   client.page().read.store(33);
   client.Ask(kPiece);

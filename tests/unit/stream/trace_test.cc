@@ -40,6 +40,14 @@ class StreamTrace : public ::testing::Test {
     });
     return found;
   }
+  // A gap of the link that lasts comes to have this cause.
+  bool LinkIdles(TraceWhy why) {
+    return Until([&] {
+      rig_.link().Post([] {});  // It looks.
+      const Events gaps = Of(TraceKind::kLinkGap, /*open=*/true);
+      return !gaps.empty() && gaps.back().why == why;
+    });
+  }
   bool Comes(TraceKind kind, bool open) {
     return Until([&] { return !Of(kind, open).empty(); });
   }
@@ -107,6 +115,37 @@ TEST_F(StreamTrace, AClientThatWaitsForTheHostIsSeenTo) {
     EXPECT_GE(gap.begin, wait.begin);
     EXPECT_LE(gap.end, wait.end);
   }
+}
+
+TEST_F(StreamTrace, ALinkIdlesWhileASourceIsNotOnTheHost) {
+  TestLane lane = Make({kMiB, kMiB}, 2);
+  rig_.Open(lane, /*ready=*/false);
+  ASSERT_TRUE(Until([&] { return !rig_.wanted(lane.plan).empty(); }));
+  Start();
+  EXPECT_TRUE(LinkIdles(TraceWhy::kNotOnHost));
+}
+
+TEST_F(StreamTrace, ALinkIdlesWhileNothingIsStaged) {
+  TestLane lane = Make(std::vector<uint64_t>(4, kMiB), 2);
+  rig_.Open(lane);
+  ASSERT_TRUE(Until([&] { return rig_.Stats(lane.plan).loads == 2; }));
+  Start();
+  EXPECT_TRUE(LinkIdles(TraceWhy::kNotDue));
+}
+
+TEST_F(StreamTrace, ALinkIdlesWhileAReaderHasTheSlot) {
+  TestLane lane = Make(std::vector<uint64_t>(4, kMiB), 2);
+  rig_.Open(lane);
+  ASSERT_TRUE(Until([&] { return rig_.Stats(lane.plan).loads == 2; }));
+  ASSERT_OK(lane.client->Stage(0));
+  Start();
+  EXPECT_TRUE(LinkIdles(TraceWhy::kPlaceInUse));
+  // The gap ends with the reader.
+  lane.client->Done(0);
+  ASSERT_TRUE(Until([&] {
+    const Events gaps = Of(TraceKind::kLinkGap, /*open=*/false);
+    return !gaps.empty() && gaps.front().why == TraceWhy::kPlaceInUse;
+  }));
 }
 
 TEST_F(StreamTrace, WhatWaitsAlreadyIsToldToANewRecording) {
