@@ -14,6 +14,7 @@
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/descriptor.pb.h"
 #include "hoist/shared/status.h"
+#include "hoist/v1/admin.pb.h"
 
 namespace hoist::ctl {
 namespace {
@@ -201,6 +202,28 @@ Json Object(const Json& properties) {
           {"required", std::move(required)}};
 }
 
+Json TraceFields() {
+  const Json text = {{"type", "string"}}, number = {{"type", "number"}};
+  const auto list = [](Json items) {
+    return Json{{"type", "array"}, {"items", std::move(items)}};
+  };
+  Json whys = Json::array();
+  for (int i = 0; i < v1::TraceEvent::Why_descriptor()->value_count(); ++i) {
+    whys.push_back(v1::TraceEvent::Why_descriptor()->value(i)->name());
+  }
+  const Json gap = Object({{"why", {{"enum", std::move(whys)}}},
+                           {"count", number},
+                           {"seconds", number},
+                           {"longest_seconds", number}});
+  const Json link = Object(
+      {{"device", number}, {"copied_seconds", number}, {"gaps", list(gap)}});
+  return {{"path", text},
+          {"recorded_seconds", number},
+          {"slices", number},
+          {"dropped_events", number},
+          {"links", list(link)}};
+}
+
 Json ErrorSchema() {
   Json codes = Json::array();
   for (int code = static_cast<int>(Code::kCancelled);
@@ -252,11 +275,7 @@ std::string SchemaOf(const std::string& name) {
                           {"models_left_out", number}}))
         .dump(2);
   }
-  const Json fields = name == kTrace ? Json{{"path", text},
-                                            {"recorded_seconds", number},
-                                            {"slices", number},
-                                            {"dropped_events", number}}
-                                     : Json{{kVersion, text}};
+  const Json fields = name == kTrace ? TraceFields() : Json{{kVersion, text}};
   return Titled(title + "one object", Object(fields)).dump(2);
 }
 

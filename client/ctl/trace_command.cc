@@ -61,6 +61,10 @@ void PrintSummary(const TraceJson& json, const TraceOptions& options,
     fields["slices"].set_number_value(static_cast<double>(json.slices()));
     fields["dropped_events"].set_number_value(
         static_cast<double>(json.dropped_events()));
+    auto& links = *fields["links"].mutable_list_value();
+    for (const auto& [device, link] : json.links()) {
+      *links.add_values() = link.Json(device);
+    }
     PrintJson(all, JsonStyle::kLine, output);
     return;
   }
@@ -73,6 +77,11 @@ void PrintSummary(const TraceJson& json, const TraceOptions& options,
                      : std::to_string(json.dropped_events()) + " events")
              << " dropped\n"
              << "open it at https://ui.perfetto.dev or chrome://tracing\n";
+  Table table = LinkUse::Heading();
+  for (const auto& [device, link] : json.links()) {
+    link.AddRows(device, json.recorded_ns(), table);
+  }
+  if (!table.empty()) table.Print(output.out << '\n');
 }
 
 }  // namespace

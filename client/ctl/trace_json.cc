@@ -21,20 +21,6 @@ std::string Microseconds(uint64_t ns) {
   return text;
 }
 
-const char* WhyText(Event::Why why) {
-  switch (static_cast<int>(why)) {
-    case Event::WHY_HOST:
-      return "not on the host";
-    case Event::WHY_SLOT:
-      return "its place is in use";
-    case Event::WHY_KERNELS:
-      return "its last use is not done";
-    case Event::WHY_TURN:
-      return "not its turn on the link";
-  }
-  return "nothing to copy yet";
-}
-
 const char* CategoryOf(Event::Kind kind) {
   switch (static_cast<int>(kind)) {
     case Event::KIND_COPY_IN:
@@ -52,6 +38,7 @@ const char* CategoryOf(Event::Kind kind) {
     case Event::KIND_DELIVER:
       return "host";
     case Event::KIND_LANE_GAP:
+    case Event::KIND_LINK_GAP:
       return "gap";
     case Event::KIND_SLOW_EVENT:
       return "engine";
@@ -156,7 +143,10 @@ uint64_t TraceJson::Session(uint64_t session) {
 
 void TraceJson::AddNames(const v1::TraceChunk& chunk) {
   if (chunk.began_unix_ns() != 0) began_unix_ns_ = chunk.began_unix_ns();
-  for (const std::string& device : chunk.devices()) devices_.push_back(device);
+  for (const std::string& device : chunk.devices()) {
+    links_[static_cast<uint32_t>(devices_.size())];
+    devices_.push_back(device);
+  }
   for (const v1::TraceSession& one : chunk.sessions()) {
     sessions_[one.id()] = one;
   }
@@ -182,7 +172,7 @@ void TraceJson::Add(const v1::TraceChunk& chunk) {
 TraceJson::Key TraceJson::KeyOf(const Event& event) {
   // A lane waits for one group at a time, but many loads for the host.
   const bool by_group = event.kind() == Event::KIND_HOST_WAIT;
-  return {event.kind(), event.plan_id(), event.request(),
+  return {event.kind(), event.device(), event.plan_id(), event.request(),
           by_group ? event.group() : 0};
 }
 
@@ -203,7 +193,14 @@ void TraceJson::AddEvent(const Event& event) {
     return;
   }
   open_.erase(KeyOf(event));
-  Slice(PlaceOf(event), event, /*ended=*/true);
+  End(event, /*ended=*/true);
+}
+
+void TraceJson::End(const Event& event, bool ended) {
+  if (event.kind() == Event::KIND_LINK_GAP) {
+    links_[event.device()].AddGap(event.why(), event.duration_ns());
+  }
+  Slice(PlaceOf(event), event, ended);
 }
 
 void TraceJson::AddUsed(const Event& event) {
@@ -221,6 +218,7 @@ void TraceJson::AddCopy(const Event& event) {
     Slice(PlaceOf(event), event, /*ended=*/true);
     --slices_;  // The same bytes.
   }
+  links_[event.device()].AddCopy(event.begin_ns(), event.duration_ns());
   if (event.failed()) return;
   std::vector<LinkRate::Sample> samples;
   rates_[event.device()].Add(event.begin_ns(),
@@ -252,6 +250,8 @@ TraceJson::Place TraceJson::PlaceOf(const Event& event) {
       return of_plan("copies");
     case Event::KIND_OWN_READ:
       return {Device(event.device()), "workers' copies back"};
+    case Event::KIND_LINK_GAP:
+      return {Device(event.device()), "idle"};
     case Event::KIND_LANE_WAIT:
       return of_plan("waits");
     case Event::KIND_LANE_GAP:
@@ -309,6 +309,7 @@ std::string TraceJson::NameOf(const Event& event) const {
     case Event::KIND_SET_PLAN:
       return "set a plan";
     case Event::KIND_LANE_GAP:
+    case Event::KIND_LINK_GAP:
       return WhyText(event.why());
     case Event::KIND_SLOW_EVENT:
       return "an event of more than 5 ms";
@@ -382,7 +383,7 @@ void TraceJson::Finish() {
     Event so_far = event;
     so_far.set_duration_ns(recorded_ns_ -
                            std::min(recorded_ns_, event.begin_ns()));
-    Slice(PlaceOf(so_far), so_far, /*ended=*/false);
+    End(so_far, /*ended=*/false);
   }
   for (auto& [device, rate] : rates_) {
     std::vector<LinkRate::Sample> samples;

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/ctl/link_use.h"
 #include "hoist/v1/admin.pb.h"
 
 namespace hoist::ctl {
@@ -59,11 +60,13 @@ class TraceJson {
   uint64_t slices() const { return slices_; }
   uint64_t recorded_ns() const { return recorded_ns_; }
   uint64_t dropped_events() const { return dropped_events_; }
+  // By device; whole after Finish.
+  const std::map<uint32_t, LinkUse>& links() const { return links_; }
 
  private:
   using Kind = v1::TraceEvent::Kind;
   // Of those that are open.
-  using Key = std::tuple<int, uint64_t, uint64_t, uint64_t>;
+  using Key = std::tuple<int, uint32_t, uint64_t, uint64_t, uint64_t>;
   // Rows for what may run at once.
   struct Row {
     struct Track {
@@ -82,6 +85,7 @@ class TraceJson {
   void AddEvent(const v1::TraceEvent& event);
   void AddCopy(const v1::TraceEvent& event);
   void AddUsed(const v1::TraceEvent& event);
+  void End(const v1::TraceEvent& event, bool ended);
   void AddRates(uint64_t device, const std::vector<LinkRate::Sample>& samples);
 
   // Their numbers; named when they are used first.
@@ -123,6 +127,7 @@ class TraceJson {
   std::map<uint64_t, uint64_t> session_pids_;
   std::map<std::pair<uint64_t, std::string>, Row> rows_;  // By pid and name.
   std::map<uint64_t, LinkRate> rates_;                    // By device.
+  std::map<uint32_t, LinkUse> links_;
   std::map<Key, v1::TraceEvent> open_;
 };
 

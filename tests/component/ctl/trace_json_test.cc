@@ -2,6 +2,7 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -54,6 +55,13 @@ class TraceJsonTest : public ::testing::Test {
     json.Finish();
     text += json.Take();
     slices_ = json.slices();
+    Table table = LinkUse::Heading();
+    for (const auto& [device, link] : json.links()) {
+      link.AddRows(device, json.recorded_ns(), table);
+    }
+    std::ostringstream printed;
+    table.Print(printed);
+    links_ = printed.str();
     return Json::parse(text);
   }
   static std::vector<Json> Of(const Json& all, const std::string& phase) {
@@ -85,6 +93,7 @@ class TraceJsonTest : public ::testing::Test {
 
   v1::TraceChunk chunk_;
   uint64_t slices_ = 0;
+  std::string links_;  // The table.
 };
 
 TEST_F(TraceJsonTest, NothingIsADocumentToo) {
@@ -163,6 +172,37 @@ TEST_F(TraceJsonTest, WhatHasNotEndedLastsUntilTheEnd) {
   EXPECT_EQ(slices[1]["ts"], 100'000.0);
   EXPECT_EQ(slices[1]["dur"], 900'000.0);
   EXPECT_EQ(slices[1]["args"]["ended"], false);
+}
+
+TEST_F(TraceJsonTest, ALinksTimeIsCopiesGapsAndWhatIsLeft) {
+  Add(Event::KIND_COPY_IN, 0, 200);
+  Add(Event::KIND_GRANTED_COPY, 150, 400);  // Beside it.
+  Add(Event::KIND_LINK_GAP, 400, 500).set_why(Event::WHY_SLOT);
+  Add(Event::KIND_LINK_GAP, 510, 540).set_why(Event::WHY_SLOT);
+  Event& other = Add(Event::KIND_LINK_GAP, 600, 600);
+  other.set_device(1);
+  other.set_open(true);
+  Event& open = Add(Event::KIND_LINK_GAP, 900, 900);
+  open.set_why(Event::WHY_THREAD);
+  open.set_open(true);
+  const Json all = Written();
+  EXPECT_EQ(links_,
+            "DEVICE  LINK                                   TIME     MS  "
+            "LONGEST  GAPS\n"
+            "     0  copies                               40.0 %  400.0\n"
+            "     0  idle: its place is in use            13.0 %  130.0  "
+            "  100.0     2\n"
+            "     0  idle: the link's thread was not run  10.0 %  100.0  "
+            "  100.0     1\n"
+            "     0  idle: gaps below 1 ms                37.0 %  370.0\n"
+            "     1  copies                                0.0 %    0.0\n"
+            "     1  idle: no copy is due                 40.0 %  400.0  "
+            "  400.0     1\n"
+            "     1  idle: gaps below 1 ms                60.0 %  600.0\n");
+  const Json gap = Of(all, "X").at(2);
+  EXPECT_EQ(RowOf(all, gap), "device 0 (a \"device\")/idle");
+  EXPECT_EQ(gap["name"], "its place is in use");
+  EXPECT_EQ(gap["dur"], 100'000.0);
 }
 
 TEST_F(TraceJsonTest, ALinksRateIsCountedInBins) {
