@@ -32,6 +32,8 @@ class Daemon {
   ~Daemon();
 
   std::string socket() const { return folder_ + "/hoistd.sock"; }
+  const std::string& folder() const { return folder_; }
+  const std::string& ctl() const { return ctl_; }  // hoistctl's path.
   pid_t pid() const { return process_->pid(); }
   // Time from its start to its socket's appearance.
   double start_seconds() const { return start_seconds_; }

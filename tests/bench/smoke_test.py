@@ -47,6 +47,16 @@ class BenchTest(unittest.TestCase):
         self.assertLess(rows[0]["resident"], 1)
         self.assertEqual(rows[1]["resident"], 1)
 
+    def test_stream_says_why_the_link_idled(self):
+        whole, *causes = self.rows(
+            "stream", "--group-mib", "16", "--groups", "8", "--passes", "3",
+            "--compute", "read", "--resident", "0", "--ring-extra-mib", "0",
+            "--gaps",
+            fields="gaps_over_2_ms cause longest_ms all_ms recorded_pass_ms")
+        self.assertEqual(whole["cause"], "all")
+        self.assertEqual(whole["gaps_over_2_ms"],
+                         sum(row["gaps_over_2_ms"] for row in causes))
+
     def test_slowdown(self):
         self.rows("slowdown", "--group-mib", "1", "--groups", "8", "--rounds",
                   "1", "--settle-seconds", "0.05",

@@ -1,6 +1,8 @@
 // stream: passes over a model larger than its plan's budget, beside the link.
 #include <algorithm>
+#include <map>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -8,12 +10,15 @@
 #include "tests/bench/client.h"
 #include "tests/bench/daemon.h"
 #include "tests/bench/layer_work.h"
+#include "tests/bench/recording.h"
 #include "tests/bench/report.h"
 #include "tests/bench/run_options.h"
 #include "tests/bench/synthetic.h"
 
 namespace hoist::bench {
 namespace {
+
+constexpr double kLeastGap = 2e-3;
 
 struct StreamOptions {
   std::vector<double> group_mib = {4, 16, 64, 256, 629};
@@ -26,6 +31,7 @@ struct StreamOptions {
   std::string compute = "none";
   double compute_ratio = 0.5;
   bool verify = false;
+  bool gaps = false;
 };
 
 // One group size: its model, its daemon, its measured limits.
@@ -108,6 +114,7 @@ class StreamRun {
           Share(daemon_->Counter("host_to_device_bytes") - copied,
                 info.streamed_bytes)},
          {"wrong", options_.verify ? Json(wrong) : Json()}});
+    if (options_.gaps) AddGaps(plan, fraction, report);
     return wrong == 0;
   }
 
@@ -126,6 +133,30 @@ class StreamRun {
 
   static Json Share(uint64_t part, uint64_t whole) {
     return whole ? Json(double(part) / double(whole)) : Json();
+  }
+
+  // Of the same passes once more, as a recording costs the link's thread some
+  // time.
+  void AddGaps(const Plan& plan, double fraction, Report& report) {
+    Recording recording(*daemon_);
+    const std::vector<double> seconds = Passes(plan);
+    std::map<std::string, std::vector<double>> by_cause = {{"all", {}}};
+    for (const LinkGap& gap : recording.Finish()) {
+      if (gap.seconds < kLeastGap) continue;
+      by_cause["all"].push_back(gap.seconds);
+      by_cause[gap.cause].push_back(gap.seconds);
+    }
+    for (const auto& [cause, gaps] : by_cause) {
+      report.Add(
+          {{"group_mib", double(spec_.group_bytes) / double(kMiB)},
+           {"resident_wanted", fraction},
+           {"gaps_over_2_ms", gaps.size()},
+           {"cause", cause},
+           {"longest_ms", gaps.empty() ? 0 : Quantile(gaps, 1) * 1e3},
+           {"all_ms", std::accumulate(gaps.begin(), gaps.end(), 0.0) * 1e3},
+           {"recorded_pass_ms", Median(seconds) * 1e3},
+           {"recorded_pass_max_ms", Quantile(seconds, 1) * 1e3}});
+    }
   }
 
   uint64_t RingBytes() const {
@@ -245,6 +276,9 @@ Command StreamCommand(CLI::App& app) {
       ->check(CLI::IsMember({"none", "gemm", "read"}));
   command->add_option("--compute-ratio", options->compute_ratio,
                       "gemm: of a group's copy time");
+  command->add_flag("--gaps", options->gaps,
+                    "also record passes: times of 2 ms and more in which the "
+                    "link copied nothing, by cause");
   command->add_flag("--verify", options->verify, "read: compare checksums");
   return {command,
           [options](const RunOptions& run) { RunStream(run, *options); }};

@@ -226,6 +226,28 @@ class Trace(unittest.TestCase):
         self.assertLessEqual(max(rates), 100e6 + group / 10e-3)
         self.assertGreater(max(rates), 50e6)
 
+    def test_why_a_link_idles(self):
+        self.start(link="0")
+        session = self.connect()
+        model = session.register(self.path, "m")
+        plan = session.set_plan(model, budget=4 * MIB, order=list(model))
+        self.stream(plan, model, 1)
+        streamed = [group for group in model if plan.kind(group) == "streamed"]
+        running = self.record()
+        self.stream(plan, model, 1)
+        with plan.use(streamed[0]):  # The ring is full meanwhile.
+            for _ in range(3):
+                self.daemon.status()
+        self.stream(plan, model, 1)
+        recorded, said = self.interrupted(running)
+        idle = recorded.of("device 0", "idle")
+        longest = max(idle, key=lambda one: one["dur"])
+        self.assertIn(longest["name"], ("its place is in use",
+                                        "its last use is not done"))
+        self.assertIn(f"idle: {longest['name']}", said)
+        self.assertIn("idle: gaps below 1 ms", said)
+        plan.close()
+
     def test_stages_and_who_waits_for_them(self):
         self.start()
         session = self.connect()
