@@ -90,6 +90,7 @@ def serve(arguments: argparse.Namespace) -> None:
             settle(f"{sum(map(len, taken)) / MIB:,.0f} MiB taken",
                    lambda: free() >= headroom * 7 // 8)
         taken.clear()
+        torch.cuda.empty_cache()
         settle("freed", lambda: not hoist.stats(model).streamed_bytes)
     table(rows)
     print(f"\n{wrong} wrong outputs")

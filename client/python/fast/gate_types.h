@@ -61,7 +61,8 @@ inline Stay* AsStay(PyObject* staged) {
 
 // What hoist.nn and torch have for all gates; see `know`.
 enum Fact {
-  kIdle,  // A group's state.
+  kIdle,      // A group's state,
+  kResident,  // and the type of another.
   kTensor,
   kHoistError,
   kIsGradEnabled,

@@ -1,7 +1,10 @@
-// The common ways into a group and out of it, in one call each. hoist.nn has
-// every way in Python (Passes.enter, Passes.leave, Group.stage, Group.end), and
-// asks here first. False: the call is Python's to do, and all is as it was,
-// except that the group before may have ended, as it would have.
+// The common ways into a module's groups and out of them, in one call each.
+// hoist.nn has every way in Python (Passes.enter, Passes.leave, Group.stage,
+// Group.end), and asks here first. A group that is not entered or left here is
+// Python's to do, and is as it was; the groups before may have ended, as they
+// would have.
+#include <vector>
+
 #include "gate_types.h"
 
 namespace hoist::fast {
@@ -218,52 +221,84 @@ bool Show(const State& state, const Group& group, PyObject* stream) {
          group.Show(kOn);
 }
 
-// enter(turns, pass or None, group, call)
+// Passes._end_open. False: it is Python's to do, or failed.
+bool EndOpen(const State& state, PyObject* pass) {
+  const Ref open = Get(pass, of_pass::open);
+  if (!open) return false;
+  std::vector<Previous> ending;
+  for (Py_ssize_t at = 0; at < PyList_Size(open.get()); ++at) {
+    ending.emplace_back(state, PyList_GetItem(open.get(), at));
+    if (!ending.back().MayEnd(state)) return false;
+  }
+  if (ending.empty()) return true;
+  const Ref last = Get(pass, of_pass::last);
+  if (!last || !Is(last.get(), is_last, Py_True)) return false;
+  for (auto at = static_cast<Py_ssize_t>(ending.size()); at-- > 0;) {
+    if (PyList_SetSlice(open.get(), at, at + 1, nullptr) != 0 ||
+        !ending[static_cast<size_t>(at)].End(state)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Passes.enter, with the turn. The stream: see Stream; none yet.
+bool EnterOne(const State& state, Turn* turn, PyObject* pass,
+              const Group& group, Ref* stream) {
+  if (group.gate == nullptr ||
+      !Is(group.self, of_group::state, state.facts[kIdle]) ||
+      PyDict_Size(group[kTold]) != 0 || PySet_Size(group[kPointers]) != 0) {
+    return false;
+  }
+  if (!*stream) *stream = Stream(state, group);
+  if (!*stream || !EndOpen(state, pass) ||
+      !Stage(state, group, stream->get())) {
+    return false;
+  }
+  const Ref sequence = Get(pass, of_pass::sequence);
+  if (!Show(state, group, stream->get()) || !sequence ||
+      PyList_Append(sequence.get(), group.self) != 0) {
+    return false;
+  }
+  ++turn->depth;
+  ++turn->held;
+  group.gate->entered = true;
+  return true;
+}
+
+bool IsResident(const State& state, PyObject* group) {
+  const Ref now = Get(group, of_group::state);
+  return now && Py_TYPE(now.get()) ==
+                    reinterpret_cast<PyTypeObject*>(state.facts[kResident]);
+}
+
+// enter(turns, pass or None, groups, call): how many of them are entered; the
+// others are Python's.
 PyObject* Enter(PyObject* module, PyObject* const* given, Py_ssize_t count) {
-  if (count != 4) {
-    PyErr_SetString(PyExc_TypeError, "expected four arguments");
+  if (count != 4 || !PyTuple_Check(given[2])) {
+    PyErr_SetString(PyExc_TypeError, "expected four arguments, a tuple third");
     return nullptr;
   }
   const State& state = StateOf(module);
   PyObject* const turns = given[0];
   PyObject* const pass = given[1];
-  const Group group(state, given[2]);
-  if (pass == Py_None || group.gate == nullptr || !IsMine(state, turns) ||
-      !Is(pass, of_pass::is_plain, Py_True) ||
-      !Is(group.self, of_group::state, state.facts[kIdle]) ||
-      PyDict_Size(group[kTold]) != 0 || PySet_Size(group[kPointers]) != 0 ||
-      Call(state.facts[kIsGradEnabled]).get() != Py_False) {
-    return Answer(false);
-  }
-  const Ref task = Call(state.facts[kGraphTask]);
-  const Ref stream = Stream(state, group);
-  const Ref open = Get(pass, of_pass::open);
-  if (!task || PyLong_AsLong(task.get()) >= 0 || !stream || !open) {
-    return Answer(false);
-  }
-  const Py_ssize_t ending = PyList_Size(open.get());
-  if (ending > 1) return Answer(false);
-  if (ending == 1) {
-    const Ref last = Get(pass, of_pass::last);
-    const Previous previous(state, PyList_GetItem(open.get(), 0));
-    if (!last || !Is(last.get(), is_last, Py_True) || !previous.MayEnd(state)) {
-      return Answer(false);
-    }
-    if (PyList_SetSlice(open.get(), 0, 1, nullptr) != 0 ||
-        !previous.End(state)) {
-      return nullptr;
+  Py_ssize_t entered = 0;
+  if (pass != Py_None && IsMine(state, turns) &&
+      Is(pass, of_pass::is_plain, Py_True) &&
+      Call(state.facts[kIsGradEnabled]).get() == Py_False) {
+    const Ref task = Call(state.facts[kGraphTask]);
+    Ref stream;
+    while (task && PyLong_AsLong(task.get()) < 0 &&
+           entered < PyTuple_Size(given[2])) {
+      PyObject* const group = PyTuple_GetItem(given[2], entered);
+      if (!IsResident(state, group) &&
+          !EnterOne(state, AsTurn(turns), pass, Group(state, group), &stream)) {
+        break;
+      }
+      ++entered;
     }
   }
-  if (!Stage(state, group, stream.get())) return Answer(false);
-  const Ref sequence = Get(pass, of_pass::sequence);
-  if (!Show(state, group, stream.get()) || !sequence ||
-      PyList_Append(sequence.get(), group.self) != 0) {
-    return nullptr;
-  }
-  ++AsTurn(turns)->depth;
-  ++AsTurn(turns)->held;
-  group.gate->entered = true;
-  return Answer(true);
+  return PyErr_Occurred() != nullptr ? nullptr : PyLong_FromSsize_t(entered);
 }
 
 // Whether none of its tensors is over the group's bytes, as far as is seen.
@@ -284,35 +319,46 @@ bool IsApart(const State& state, const Gate& gate, PyObject* output) {
   return PyErr_Occurred() == nullptr && address - gate.address >= gate.bytes;
 }
 
-// leave(turns, pass or None, group, call, output)
+// leave(turns, pass or None, groups, call, output): of all of them, or none.
 PyObject* Leave(PyObject* module, PyObject* const* given, Py_ssize_t count) {
-  if (count != 5) {
-    PyErr_SetString(PyExc_TypeError, "expected five arguments");
+  if (count != 5 || !PyTuple_Check(given[2])) {
+    PyErr_SetString(PyExc_TypeError, "expected five arguments, a tuple third");
     return nullptr;
   }
   const State& state = StateOf(module);
   PyObject* const turns = given[0];
   PyObject* const pass = given[1];
-  const Group group(state, given[2]);
-  if (group.gate == nullptr || !std::exchange(group.gate->entered, false) ||
-      pass == Py_None || !IsMine(state, turns) || AsTurn(turns)->depth < 2 ||
-      !Is(group.self, of_group::state, group[kStaged]) ||
-      AsStay(group[kStaged])->running != 1) {
+  std::vector<Group> leaving;
+  bool may = true;
+  for (Py_ssize_t at = 0; at < PyTuple_Size(given[2]); ++at) {
+    PyObject* const group = PyTuple_GetItem(given[2], at);
+    if (IsResident(state, group)) continue;
+    const Group& one = leaving.emplace_back(state, group);
+    may = one.gate != nullptr && std::exchange(one.gate->entered, false) &&
+          Is(group, of_group::state, one[kStaged]) &&
+          AsStay(one[kStaged])->running == 1 && may;
+  }
+  const auto held = static_cast<Py_ssize_t>(leaving.size());
+  if (!may || held == 0 || pass == Py_None || !IsMine(state, turns) ||
+      AsTurn(turns)->depth <= held) {
     return Answer(false);
   }
   const Ref open = Get(pass, of_pass::open);
-  if (!open || PyList_Size(open.get()) != 0 ||
-      !IsApart(state, *group.gate, given[4])) {
-    PyErr_Clear();  // A tensor's; Python gets it again.
-    return Answer(false);
+  if (!open || PyList_Size(open.get()) != 0) return Answer(false);
+  for (const Group& group : leaving) {
+    if (!IsApart(state, *group.gate, given[4])) {
+      PyErr_Clear();  // A tensor's; Python gets it again.
+      return Answer(false);
+    }
   }
-  if (PyList_Append(open.get(), group.self) != 0 ||
-      !Set(pass, of_pass::last, given[3])) {
-    return nullptr;
+  if (!Set(pass, of_pass::last, given[3])) return nullptr;
+  for (; !leaving.empty(); leaving.pop_back()) {
+    const Group& group = leaving.back();
+    if (PyList_Append(open.get(), group.self) != 0) return nullptr;
+    AsStay(group[kStaged])->running = 0;
+    --AsTurn(turns)->depth;
+    --AsTurn(turns)->held;
   }
-  AsStay(group[kStaged])->running = 0;
-  --AsTurn(turns)->depth;
-  --AsTurn(turns)->held;
   return Answer(true);
 }
 

@@ -30,6 +30,10 @@ class Thing:
         vars(self).update(fields)
 
 
+class Resident:
+    """The state of a group that is not staged."""
+
+
 class World:
     """What hoist.nn has, around groups of one weight each."""
 
@@ -45,9 +49,9 @@ class World:
         self.calls: list[tuple[Any, ...]] = []
         self.error: Exception | None = None
         self.at = ADDRESS
-        self.fast.know(self.idle, Tensor, hoist.HoistError, lambda: self.graded,
-                       lambda: self.task, lambda _: 1, lambda: self.captures,
-                       lambda index: HANDLE + index)
+        self.fast.know(self.idle, Resident, Tensor, hoist.HoistError,
+                       lambda: self.graded, lambda: self.task, lambda _: 1,
+                       lambda: self.captures, lambda index: HANDLE + index)
         self.turns = type("Turns", (self.fast.Turn,), {})()
         self.turns._owner = threading.get_ident()
         self.turns._process = os.getpid()
@@ -92,12 +96,12 @@ class World:
         holder["weight"] = off[0][2]
         return group
 
-    def enter(self, group: Any) -> bool:
-        entered: bool = self.fast.enter(self.turns, self.current, group, self.call)
+    def enter(self, *groups: Any) -> int:
+        entered: int = self.fast.enter(self.turns, self.current, groups, self.call)
         return entered
 
-    def leave(self, group: Any, output: Any = None) -> bool:
-        left: bool = self.fast.leave(self.turns, self.current, group, self.call,
+    def leave(self, *groups: Any, output: Any = None) -> bool:
+        left: bool = self.fast.leave(self.turns, self.current, groups, self.call,
                                      output)
         return left
 
@@ -106,22 +110,60 @@ class World:
 def test_a_group_ends_as_the_next_begins_on_its_stream(index, stream):
     world = World(index)
     first, second = world.group(3), world.group(4)
-    assert world.enter(first) is True
+    assert world.enter(first) == 1
     assert world.calls == [("stage", 3, stream)]
     assert first.holder["weight"] is first.on[0][2]
     assert (first.state, first.own.running) == (first.own, 1)
     assert (first.own.shown, first.own.streams) == (first.shown, [stream])
     assert (world.turns._depth, world.turns.held) == (2, 2)
-    assert world.leave(first, Tensor(ADDRESS + BYTES)) is True
+    assert world.leave(first, output=Tensor(ADDRESS + BYTES)) is True
     assert (world.turns._depth, world.turns.held) == (1, 1)
     assert (first.state, first.own.running) == (first.own, 0)
     assert world.current.open == [first] and world.current.last is world.call
-    assert world.enter(second) is True
+    assert world.enter(second) == 1
     assert world.calls[1:] == [("done", 3, stream), ("stage", 4, stream)]
     assert first.holder["weight"] is first.off[0][2]
     assert first.state is world.idle and first.own.shown is None
     assert world.staged == {second: None} and world.current.open == []
     assert world.current.sequence == [first, second]
+
+
+def test_a_blocks_groups_end_in_the_reverse_order_of_their_stages():
+    world = World(1)
+    stream = HANDLE + 1
+    first, second, third, last = (world.group(number) for number in (3, 4, 5, 6))
+    second.state = Resident()
+    block = first, second, third
+    assert world.enter(*block) == 3
+    assert world.calls == [("stage", 3, stream), ("stage", 5, stream)]
+    assert (world.turns._depth, world.turns.held) == (3, 3)
+    assert world.leave(*block) is True
+    assert (world.turns._depth, world.turns.held) == (1, 1)
+    assert world.current.open == [third, first]
+    assert world.enter(last) == 1
+    assert world.calls[2:] == [("done", 3, stream), ("done", 5, stream),
+                               ("stage", 6, stream)]
+    assert world.current.sequence == [first, third, last]
+    assert world.staged == {last: None} and world.current.open == []
+
+
+def test_groups_from_the_first_without_a_usual_way_on_are_pythons():
+    world = World(None)
+    first, second, third = (world.group(number) for number in (3, 4, 5))
+    second.state = Thing()
+    assert world.enter(first, second, third) == 1
+    assert (third.state, world.turns.held) == (world.idle, 2)
+    assert world.leave(first, second, third) is False
+    assert (first.own.running, world.turns.held) == (1, 2)
+    assert world.leave(first) is False  # Python's, once it is asked.
+
+
+def test_a_call_with_residents_alone_has_nothing_to_leave():
+    world = World(None)
+    group = world.group(3)
+    group.state = Resident()
+    assert world.enter(group) == 1 and world.calls == []
+    assert world.leave(group) is False and world.turns.held == 1
 
 
 @pytest.mark.parametrize("output", [
@@ -130,8 +172,8 @@ def test_a_group_ends_as_the_next_begins_on_its_stream(index, stream):
 def test_other_outputs_are_pythons(output):
     world = World(None)
     group = world.group(3)
-    assert world.enter(group) is True
-    assert world.leave(group, output) is False
+    assert world.enter(group) == 1
+    assert world.leave(group, output=output) is False
     assert (group.own.running, world.turns.held) == (1, 2)
     assert world.current.open == []
     assert world.leave(group) is False  # Python's, once it is asked.
@@ -140,13 +182,13 @@ def test_other_outputs_are_pythons(output):
 @pytest.mark.parametrize("unusual", [
     "graded", "captures", "task", "no pass", "not plain", "told", "pointers",
     "other thread", "joined", "taken over", "fork", "placed", "no gate",
-    "before: open twice", "before: not last", "before: runs", "before: held",
+    "before: one of two", "before: not last", "before: runs", "before: held",
     "before: kept", "before: ended"])
 def test_what_is_not_usual_is_pythons(unusual):
     """And nothing has changed."""
     world = World(0)
-    first, second = world.group(3), world.group(4)
-    assert world.enter(first) and world.leave(first)
+    first, second, other = (world.group(number) for number in (3, 4, 5))
+    assert world.enter(other, first) == 2 and world.leave(other, first)
     kept = None
     if unusual in ("graded", "captures"):
         setattr(world, unusual, True)
@@ -176,8 +218,8 @@ def test_what_is_not_usual_is_pythons(unusual):
         second.state = Thing()
     elif unusual == "no gate":
         second.binding.gate = None
-    elif unusual == "before: open twice":
-        world.current.open.append(first)
+    elif unusual == "before: one of two":
+        other.own.holds = 1
     elif unusual == "before: not last":
         world.call.is_last = False
     elif unusual == "before: runs":
@@ -189,9 +231,9 @@ def test_what_is_not_usual_is_pythons(unusual):
     elif unusual == "before: ended":
         world.part.ended = True
     before = len(world.calls), world.turns.held
-    assert world.enter(second) is False
+    assert world.enter(second) == 0
     assert (len(world.calls), world.turns.held) == before
-    assert first.state is first.own
+    assert first.state is first.own and other.state is other.own
     assert kept is None or first.holder["weight"] is kept
 
 
@@ -199,12 +241,12 @@ def test_a_refused_stage_is_pythons_to_repeat():
     world = World(None)
     group = world.group(3)
     world.error = hoist.Unavailable("ended")
-    assert world.enter(group) is False
+    assert world.enter(group) == 0
     world.error = ZeroDivisionError("no error of libhoist's")
     with pytest.raises(ZeroDivisionError):
         world.enter(group)
     world.error, world.at = None, ADDRESS + 1
-    assert world.enter(group) is False
+    assert world.enter(group) == 0
     assert group.state is world.idle and world.staged == {}
     assert world.turns.held == 1
 
@@ -224,12 +266,13 @@ def test_a_refused_end_raises_what_it_means():
 
 def test_no_references_stay():
     world = World(0)
-    first, second = world.group(3), world.group(4)
+    first, second, third = (world.group(number) for number in (3, 4, 5))
 
     def use(times: int) -> None:
         for _ in range(times):
-            for group in (first, second):
-                assert world.enter(group) and world.leave(group)
+            for groups in ((first, second), (third,)):
+                assert world.enter(*groups) == len(groups)
+                assert world.leave(*groups)
 
     def counts() -> list[int]:
         world.calls.clear()

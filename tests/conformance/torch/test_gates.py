@@ -17,7 +17,8 @@ import hoist  # noqa: E402
 from equal import assert_equal_outputs  # noqa: E402
 from hoist import _hot  # noqa: E402
 from hoist.nn._run.hooks import Begin  # noqa: E402
-from hoist.nn._show.states import IDLE  # noqa: E402
+from hoist.nn._show.states import IDLE, Staged  # noqa: E402
+from hoist.nn._tree import layout  # noqa: E402
 from models import WIDTH, Stack, numbers  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -32,12 +33,15 @@ class Counted:
 
     def __init__(self, gates: Any) -> None:
         self._gates = gates
-        self.entered: list[bool] = []
+        self.entered: list[bool] = []  # All of a call's groups.
         self.left: list[bool] = []
+        self.stages = 0
 
-    def enter(self, *given: Any) -> bool:
-        self.entered.append(self._gates.enter(*given))
-        return self.entered[-1]
+    def enter(self, turns: Any, current: Any, groups: Any, call: Any) -> int:
+        entered: int = self._gates.enter(turns, current, groups, call)
+        self.entered.append(entered == len(groups))
+        self.stages += sum(type(one.state) is Staged for one in groups[:entered])
+        return entered
 
     def leave(self, *given: Any) -> bool:
         self.left.append(self._gates.leave(*given))
@@ -50,13 +54,17 @@ def extension() -> None:
         pytest.skip("there is no hoist._fast, or $HOIST_PURE_PYTHON is 1")
 
 
-@pytest.fixture(params=["leaf", "block"])
-def model(request: Any, device: Any) -> Iterator[nn.Module]:
+@pytest.fixture(params=["leaf", "block", "parts of a block"])
+def model(request: Any, device: Any, monkeypatch: Any) -> Iterator[nn.Module]:
     torch.manual_seed(0)
+    groups = request.param
+    if groups == "parts of a block":
+        monkeypatch.setattr(layout, "_LARGE", 8 << 10)
+        groups = "block"
     made = Stack().to(device).requires_grad_(False)
     with torch.no_grad():
         made.expected = [made(inputs(device))]
-    hoist.attach(made, BUDGET, groups=request.param)
+    hoist.attach(made, BUDGET, groups=groups)
     for _ in range(WARM):
         run(made)
     yield made
@@ -91,8 +99,9 @@ def test_each_streamed_group_has_its_gate(model):
     for _ in range(3):
         run(model)
     streamed = hoist.stats(model).stages - before
-    assert gates.entered == gates.left == [True] * streamed
-    assert streamed >= 9
+    assert all(gates.entered) and all(gates.left)
+    assert len(gates.entered) == len(gates.left)
+    assert gates.stages == streamed >= 9
 
 
 def test_gradients_take_pythons_way(model, device):
@@ -172,7 +181,7 @@ class Refusing:
 def test_a_refusal_leaves_what_python_leaves(model, call, error):
     plan = model._hoist.parts[0].plan
     hooks = begins(model)
-    passes, only = hooks[0].passes, [hook.only for hook in hooks]
+    passes, gated = hooks[0].passes, [hook.gated for hook in hooks]
 
     def refused(group: int) -> Any:
         with Refusing(plan, call, group, error("no")):
@@ -187,11 +196,11 @@ def test_a_refusal_leaves_what_python_leaves(model, call, error):
                  for one in passes._groups])
 
     for at in {0, len(hooks) // 2, len(hooks) - 1}:
-        group = only[at].staged.index
+        group = next(one.staged.index for one in gated[at] if not one.bound)
         found = []
-        for ways in ([None] * len(hooks), only):
+        for ways in ([()] * len(hooks), gated):
             for hook, way in zip(hooks, ways):
-                hook.only = way
+                hook.gated = way
             found.append(refused(group))
             for _ in range(2):
                 run(model)
@@ -237,6 +246,8 @@ def test_a_weight_that_is_returned_is_a_copy(device):
     hoist.detach(layers)
 
 
+@pytest.mark.only_emulated("a process that has used CUDA cannot use it in its "
+                           "child")
 def test_a_child_of_a_fork_gets_no_turn(model):
     """Also within a pass, whose turn it has a copy of."""
     codes = []

@@ -80,9 +80,9 @@ class Begin(Hook):
     came_from: list[torch.device] = dataclasses.field(default_factory=list)
 
     def __post_init__(self) -> None:
-        # The group, if it may have a gate.
-        self.only = (self.groups[0] if len(self.groups) == 1
-                     and self.passes.gates is not None else None)
+        # The groups, if they may have gates.
+        self.gated = (tuple(self.groups) if self.passes.gates is not None
+                      else ())
 
     @inlined
     def __call__(self, module: nn.Module, args: Any, kwargs: Any = None) -> Any:
@@ -106,10 +106,13 @@ class Begin(Hook):
         if self.removed:
             return None
         passes = self.passes
-        if self.only is not None and passes.gates.enter(
-                passes.turns, passes.current, self.only, self.call):
-            return None
-        for group in self.groups:
+        entered = 0
+        if self.gated:
+            entered = passes.gates.enter(passes.turns, passes.current, self.gated,
+                                         self.call)
+            if entered == len(self.gated):
+                return None
+        for group in self.groups[entered:]:
             passes.enter(group, self.call)
         if not passes.moves_inputs:
             return None
@@ -142,8 +145,8 @@ class End(Hook):
             return None
         begin = self.begin
         passes = self.passes
-        if begin.only is not None and passes.gates.leave(
-                passes.turns, passes.current, begin.only, begin.call, output):
+        if begin.gated and passes.gates.leave(
+                passes.turns, passes.current, begin.gated, begin.call, output):
             return None
         found = output
         back = begin.came_from.pop() if begin.came_from else None

@@ -1,9 +1,9 @@
 """Gates: the common ways into a group and out of it, in C.
 
-hoist._fast stages a group, shows its weights and ends the group before it in one
-call, if all is as usual: in a pass without gradients, compiled code or a CUDA
-graph's capture, for a group at a plan's fixed address. Otherwise it answers
-False, and Passes does it.
+hoist._fast stages a module's groups, shows their weights and ends the groups
+before them in one call, if all is as usual: in a pass without gradients, compiled
+code or a CUDA graph's capture, for groups at a plan's fixed addresses. It answers
+how many of them it has entered; the others are left to Passes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .._tensors.idle import IdleGroup
 from .._tensors.lent import uses
 from .device_part import DevicePart
 from .shown import Shown
-from .states import IDLE, Staged
+from .states import IDLE, Resident, Staged
 
 
 def gates() -> Any:
@@ -32,7 +32,7 @@ def gates() -> Any:
 
 @functools.lru_cache(maxsize=None)
 def _tell(fast: Any) -> None:
-    fast.know(IDLE, torch.Tensor, HoistError, torch.is_grad_enabled,
+    fast.know(IDLE, Resident, torch.Tensor, HoistError, torch.is_grad_enabled,
               torch._C._current_graph_task_id, uses,
               getattr(torch._C, "_cuda_isCurrentStreamCapturing", None),
               getattr(torch._C, "_cuda_getCurrentRawStream", None))
