@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import pathlib
+import re
 from typing import Any, Iterator
 
 import pytest
@@ -32,6 +33,8 @@ Folder = pathlib.Path
 FORMATS = list(WRITERS)
 UNPACKED = [kind for kind in FORMATS if "unpacked" in kind]
 # One of each library; the others differ from them in the numbers alone.
+# Beside a weight, and no part of its value.
+NEEDLESS = ("weight_format", "input_global_scale")
 OFTEN = ("bitsandbytes nf4", "torchao int8", "fp8 blocks",
          "compressed-tensors fp8", "mxfp4 unpacked")
 
@@ -435,30 +438,26 @@ def test_weights_that_the_library_would_unpack_are_refused(hoistd, tmp_path,
     assert hoistd.tier("HOST")["used_bytes"] == 0
 
 
-@pytest.mark.parametrize("folder, lost", [
-    ("bitsandbytes nf4", "q_proj.weight."),
-    ("bitsandbytes nf4", "q_proj.weight.absmax"),
-    ("bitsandbytes int8", "q_proj.SCB"),
-    ("torchao int8", "q_proj._weight_scale"),
-    ("fp8 blocks", "q_proj.weight_scale_inv"),
-    ("fp8 blocks unpacked", "q_proj.weight_scale_inv"),
-    ("mxfp4 unpacked", "down_proj_scales"),
-    ("compressed-tensors int4 unpacked", "q_proj.weight_scale"),
-    # Missed when the values are computed.
-    ("compressed-tensors int4 unpacked", "q_proj.weight_shape")],
-    indirect=["folder"])
-def test_what_lies_beside_a_weight_is_needed(hoistd, tmp_path, folder, lost):
-    saved = {name: value for name, value in
-             load_file(folder / "model.safetensors").items()
-             if lost not in name}
-    for one in folder.iterdir():
-        (tmp_path / one.name).write_bytes(one.read_bytes())
-    save_file(saved, tmp_path / "model.safetensors",
-              metadata=metadata_of(folder))
-    with pytest.raises(hoist.HoistError, match="q_proj|down_proj"):
-        load(tmp_path)
-    assert lost == "q_proj.weight_shape" or (
-        hoistd.tier("HOST")["used_bytes"] == 0)
+@all_formats
+def test_each_tensor_of_a_weight_is_needed(hoistd, tmp_path, folder):
+    """None is taken without one, and none is published."""
+    saved = load_file(folder / "model.safetensors")
+    metadata = metadata_of(folder)
+    weight = ("layers.0.mlp.experts.down_proj" if "mxfp4" in folder.name else
+              "layers.0.self_attn.q_proj.")
+    parts = [name for name in saved if weight in name
+             and not name.endswith(("bias", *NEEDLESS))]
+    assert len(parts) > 1
+    (tmp_path / "config.json").write_bytes(
+        (folder / "config.json").read_bytes())
+    for lost in parts:
+        save_file({name: value for name, value in saved.items()
+                   if name != lost}, tmp_path / "model.safetensors",
+                  metadata=metadata)
+        with pytest.raises(hoist.NotFound, match="none of the files.*"
+                           + re.escape(lost)):
+            load(tmp_path)
+        assert hoistd.tier("HOST")["used_bytes"] == 0, lost
 
 
 @pytest.mark.parametrize("folder", ["fp8 blocks"], indirect=True)

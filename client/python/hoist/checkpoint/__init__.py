@@ -13,6 +13,7 @@ reason.
     _transformers  transformers' own conversions of a checkpoint
     _finding       a weight's source, from all these
     _quantised     modules that a library's quantiser makes
+    _recipes       what one of its weights is made of
     _single_file   diffusers' modules over a file with the original's names
     _gguf          the same over a GGUF file
     _scaled        the same over weights of 8-bit floats with scales

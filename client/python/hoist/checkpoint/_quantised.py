@@ -23,9 +23,10 @@ import torch
 from torch import nn
 
 from .. import _dtypes
-from .._errors import Unimplemented
+from .._errors import NotFound, Unimplemented
 from ._meaning import INSTEAD, config_of
 from ._pieces import Piece, Source, whole
+from ._recipes import refuse_incomplete
 from ._safetensors import Bytes, FileTensor, Paths
 from ._transformers import (Computed, Load, collect, library_computations,
                             library_sources, quantization_config)
@@ -120,13 +121,15 @@ def pack(module: nn.Module, quantizer: Any, files: Sequence[pathlib.Path],
 
     A quantiser that unpacks has plain weights, computed by its converters.
 
-    quantizer: quantise()'s. Unimplemented: as in quantise().
+    quantizer: quantise()'s. Unimplemented: as in quantise(). NotFound: the
+    files lack a tensor that one of the weights is made of.
     """
+    loads, _ = collect(module, headers)
+    _refuse_incomplete(quantizer, loads, files, headers)
     if _unpacks(quantizer):
         return _unpack(module, quantizer, headers)
     mapped = _Mapped(files, headers)
     packed = Packed(mapped)
-    loads, _ = collect(module, headers)
     for load in loads.values():
         names = tuple(name for name, _ in load.inputs)
         if load.converter is None and _is_of_bits(module, load.target,
@@ -177,6 +180,16 @@ def _refuse_unasked(quantizer: Any, method: str, asked: bool) -> None:
                        "files' tensors in this version of transformers")
 
 
+def _refuse_incomplete(quantizer: Any, loads: Mapping[str, Load],
+                       files: Sequence[pathlib.Path],
+                       headers: Mapping[str, FileTensor]) -> None:
+    with _told(quantizer, "does not tell what its weights are made of"):
+        refuse_incomplete(
+            quantizer, _method(quantizer.quantization_config),
+            {name: load for name, load in loads.items()
+             if _is_quantisers(load)}, headers, Bytes(files).read)
+
+
 def _unpack(module: nn.Module, quantizer: Any,
             headers: Mapping[str, FileTensor]) -> Packed:
     sources, refused = library_sources(module, headers)
@@ -211,6 +224,8 @@ def _told(quantizer: Any, what: str) -> Iterator[None]:
     """Turns all errors of its library into Unimplemented."""
     try:
         yield
+    except NotFound:
+        raise
     except Exception as error:
         raise _refusal(quantizer, f"{what} ({type(error).__name__}: {error})"
                        ) from error
