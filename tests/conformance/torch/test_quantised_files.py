@@ -11,6 +11,7 @@ from typing import Any, Iterator
 
 import pytest
 
+numpy = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("transformers.core_model_loading")
@@ -23,6 +24,7 @@ from equal import assert_equal_outputs, same_bytes  # noqa: E402
 from packed import (DTYPE, WRITERS, config, tell, with_kernels,  # noqa: E402
                     write, write_base, write_compressed, write_fp8_blocks,
                     write_mxfp4)
+from real_daemon import RealDaemon  # noqa: E402
 from safetensors import safe_open  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 from sampled import sampled  # noqa: E402
@@ -458,6 +460,61 @@ def test_each_tensor_of_a_weight_is_needed(hoistd, tmp_path, folder):
                            + re.escape(lost)):
             load(tmp_path)
         assert hoistd.tier("HOST")["used_bytes"] == 0, lost
+
+
+def fail(daemon: RealDaemon) -> None:
+    raise ValueError("planted")
+
+
+def fill(daemon: RealDaemon, size: str = "largest_free_bytes") -> None:
+    """Of the host tier, all that is free, until it is forgotten."""
+    room = int(daemon.tier("HOST")[size])
+    with hoist.connect(daemon.socket) as session:
+        session.publish("filler", "g", {"w": numpy.zeros(room, numpy.uint8)},
+                        deadline=1)
+    daemon.ctl("pin", "filler", "--tier", "host")
+
+
+def unfill(daemon: RealDaemon) -> None:
+    daemon.ctl("evict", "filler", "--forget")
+
+
+# What comes before the last group is computed, and what ends it.
+LATE = {"error": (fail, lambda daemon: None), "full": (fill, unfill),
+        "kill": (lambda daemon: daemon.kill(), start_again)}
+
+
+@pytest.mark.parametrize("act", LATE)
+@pytest.mark.parametrize("folder", ["mxfp4 unpacked"], indirect=True)
+def test_a_load_that_fails_at_the_last_group_keeps_nothing_in_use(
+        make_hoistd, device, monkeypatch, folder, act):
+    """No lease, and no byte of the file's or of the groups before."""
+    integration = pytest.importorskip("transformers.integrations.mxfp4")
+    convert = integration.Mxfp4Dequantize.convert
+    daemon = make_hoistd()
+    do, undo = LATE[act]
+    calls = 0
+
+    def late(self: Any, given: Any, *args: Any, **options: Any) -> Any:
+        nonlocal calls
+        meta = all(one.is_meta for value in given.values() for one in value)
+        calls += not meta
+        if not meta and calls == 6:  # Two for each of three layers.
+            do(daemon)
+        return convert(self, given, *args, **options)
+
+    monkeypatch.setattr(integration.Mxfp4Dequantize, "convert", late)
+    with pytest.raises(hoist.HoistError) as raised:
+        load(folder, deadline=1)
+    assert calls == 6, raised.value
+    undo(daemon)
+    assert int(daemon.status()["leases"]) == 0
+    fill(daemon, "capacity_bytes")
+    unfill(daemon)
+    loaded = load(folder)  # From the begin.
+    assert calls == 12
+    assert_equal_outputs(run(loaded, device),
+                         run(the_librarys(folder, device), device))
 
 
 @pytest.mark.parametrize("folder", ["fp8 blocks"], indirect=True)

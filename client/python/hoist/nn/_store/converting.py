@@ -16,6 +16,7 @@ from ...checkpoint import Computed
 from .._tree.layout import GroupSpec
 from .hand_over import cast_name, derived_name, known_model, publish_cast
 from .matching import Matched, conversions, input_name, retype
+from .uses import done_if_it_fails
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,11 +38,13 @@ class Conversion:
         if made is not None:
             return made
         total = sum(spec.nbytes for spec in specs)
-        with progress_bar(progress, f"convert {self.name}", total) as advance:
+        with progress_bar(progress, f"convert {self.name}", total
+                          ) as advance, done_if_it_fails(session) as used:
             for spec in specs:
                 made = publish_cast(
                     session, self.name, spec, original[spec.name], deadline,
                     _computer(spec, self.computed))
+                used[:] = [made]
                 advance(spec.nbytes)
         assert made is not None
         return made
@@ -74,7 +77,9 @@ def convert(root: nn.Module, session: _session.Session,
         name = cast_name(name, source, specs, dtype)
     conversion = Conversion(
         name, {spec.name: spec.storage for spec in specs}, computed)
-    converted = conversion.model(session, specs, original, deadline, progress)
+    with done_if_it_fails(session, original):
+        converted = conversion.model(session, specs, original, deadline,
+                                     progress)
     for spec in specs:
         for weight in spec.weights:
             to_type = spec.storage.get(weight.parts[0].stored.name)

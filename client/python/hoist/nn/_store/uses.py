@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Iterator
 
 from ... import _session
 from ..._errors import HoistError
@@ -38,3 +39,18 @@ class Uses:
         for model in models.values():
             with contextlib.suppress(HoistError):  # The session has ended.
                 session.done_with(model)
+
+
+@contextlib.contextmanager
+def done_if_it_fails(session: _session.Session, *models: Model
+                     ) -> Iterator[list[Model]]:
+    """These, and those that the block adds, are in use no more once it has
+    failed: hoistd evicts them first. Another worker's use of them goes on."""
+    used = [*models]
+    try:
+        yield used
+    except BaseException:
+        with contextlib.suppress(HoistError):  # The session has ended.
+            for model in used:
+                session.done_with(model)
+        raise
