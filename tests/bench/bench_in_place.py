@@ -90,7 +90,8 @@ class Experts:
 
     def make_hot(self, units: list[int]) -> None:
         """These, and what shares their pieces."""
-        self._tensors.touch("w", dict.fromkeys(units, 1000))
+        for _ in range(10):  # Passes.
+            self._tensors.touch("w", dict.fromkeys(units, 100))
         pieces = {unit * self.unit_bytes // self.piece_bytes for unit in units}
         self._tensors.set_budget(len(pieces) * self.piece_bytes)
         self._tensors.advance(wait=True)

@@ -38,7 +38,7 @@ HotPolicy Lru(size_t experts, size_t room) {
 }
 
 // The most read, where reads halve over `half_life` steps: LRFU's family. A hot
-// expert counts `stays` reads more.
+// expert that was read counts `stays` reads more.
 HotPolicy Frequency(size_t experts, size_t room, double half_life,
                     double stays) {
   return [room, stays, kept = std::exp2(-1 / half_life),
@@ -47,7 +47,7 @@ HotPolicy Frequency(size_t experts, size_t room, double half_life,
     std::vector<double> worth(reads.size());
     for (size_t i = 0; i < reads.size(); ++i) {
       reads[i] = reads[i] * kept + (step.touches[i] > 0 ? 1 : 0);
-      worth[i] = reads[i] + (hot[i] ? stays : 0);
+      worth[i] = reads[i] + (hot[i] && reads[i] > 0 ? stays : 0);
     }
     return MostWorth(worth, hot, room);
   };
@@ -57,9 +57,9 @@ HotPolicy Frequency(size_t experts, size_t room, double half_life,
 HotPolicy Hoist(size_t experts, size_t room) {
   return [room, heat = Heat(experts)](const RoutingStep& step,
                                       const std::vector<bool>& hot) mutable {
-    const double all =
-        std::accumulate(step.touches.begin(), step.touches.end(), 0.0);
-    heat.Add(step.touches, all / static_cast<double>(hot.size()));
+    std::vector<double> read;
+    for (const double touches : step.touches) read.push_back(touches > 0);
+    heat.Add(read, 1);
     std::vector<HotPiece> pieces;
     for (size_t i = 0; i < hot.size(); ++i) {
       pieces.push_back({1, heat.Of(i), hot[i]});
@@ -129,11 +129,9 @@ std::vector<NamedPolicy> HotPolicies(size_t experts, size_t room) {
     all.push_back({"frequency " + std::to_string(half_life),
                    Frequency(experts, room, half_life, 0)});
   }
-  // A copy and a copy back.
-  constexpr double kStaysReads = 2;
-  for (const int half_life : {16, 32, 64, 256}) {
+  for (const int half_life : {16, 32, 256}) {
     all.push_back({"worth " + std::to_string(half_life),
-                   Frequency(experts, room, half_life, kStaysReads)});
+                   Frequency(experts, room, half_life, kStays)});
   }
   all.push_back({"hoist", Hoist(experts, room)});
   all.push_back({"informed", Informed(room)});

@@ -58,7 +58,7 @@ class InPlace {
       return hoist_in_place_end(handle_.get(), error);
     });
   }
-  // Reports that units[i] was touched counts[i] times. InvalidArgument: the
+  // Reports that a pass touched units[i] counts[i] times. InvalidArgument: the
   // lengths differ.
   Status Touch(size_t tensor, const std::vector<uint32_t>& units,
                const std::vector<uint32_t>& counts) {

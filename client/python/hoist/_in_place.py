@@ -115,7 +115,7 @@ class InPlace(Mapping[str, Tensor]):
             lib.fail(code, error)
 
     def touch(self, name: str, counts: Mapping[int, int]) -> None:
-        """Reports touches of the tensor's units since the last call."""
+        """Reports the touches of one pass: each unit's count."""
         units = (c.c_uint32 * len(counts))(*counts)
         times = (c.c_uint32 * len(counts))(*counts.values())
         call("in_place_touch", self._handle, self._numbers[name], units, times,

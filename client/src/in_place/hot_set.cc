@@ -30,7 +30,7 @@ void Heat::Seed(std::span<const double> read_a_pass) {
   passes_ = kSeed;
 }
 
-double Heat::Of(size_t piece) const {
+double Heat::OfAPass(size_t piece) const {
   return passes_ > 0 ? read_[piece] / passes_ : 0;
 }
 
@@ -40,8 +40,9 @@ std::vector<bool> ChooseHot(std::span<const HotPiece> pieces,
   std::iota(order.begin(), order.end(), size_t{0});
   const auto worth = [&](size_t i) {
     const HotPiece& piece = pieces[i];
-    const double heat = piece.hot ? piece.heat * kStays : piece.heat;
-    return piece.bytes == 0 ? 0 : heat / static_cast<double>(piece.bytes);
+    if (piece.bytes == 0) return 0.0;
+    const double reads = piece.heat / static_cast<double>(piece.bytes);
+    return piece.hot && reads > 0 ? reads + kStays : reads;
   };
   std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
     const double x = worth(a), y = worth(b);

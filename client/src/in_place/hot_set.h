@@ -9,28 +9,29 @@
 
 namespace hoist {
 
-// The mean bytes read of each piece per pass. Old passes decay, so that it
+// The bytes read of each piece by the last passes. Old passes decay, so that it
 // follows changes.
 class Heat {
  public:
-  // Half-life in passes.
+  // In passes.
   static constexpr double kHalfLife = 64;
   // The weight of others' reports, in passes.
   static constexpr double kSeed = 16;
 
   explicit Heat(size_t pieces) : read_(pieces, 0) {}
 
-  // Adds the bytes read of each piece since the last call. `passes`: the mean
-  // touches of a unit.
+  // Adds the bytes read of each piece since the last call, by so many passes.
   void Add(std::span<const double> read, double passes);
   // Starts with other workers' reads of each piece, before any own pass.
   void Seed(std::span<const double> read_a_pass);
-  // Bytes per pass of one piece.
-  double Of(size_t piece) const;
+  // Bytes read of one piece, with decay.
+  double Of(size_t piece) const { return read_[piece]; }
+  // The same for the mean pass.
+  double OfAPass(size_t piece) const;
 
  private:
-  std::vector<double> read_;  // Over all passes, with decay.
-  double passes_ = 0;         // Likewise.
+  std::vector<double> read_;
+  double passes_ = 0;  // With decay.
 };
 
 struct HotPiece {
@@ -39,11 +40,13 @@ struct HotPiece {
   bool hot = false;
 };
 
-// Selects the pieces with the most heat per byte that fit the budget. A hot
-// piece stays unless another has kStays times its heat, so that equal ones do
-// not alternate. A walk with even strides breaks ties, so that every tensor
+// Selects the pieces that were read most, per byte, that fit the budget. A hot
+// piece that was read stays unless another was read kStays times more: an
+// exchange costs a copy, which is a read's bytes, and two remaps, each of which
+// takes about as long as a read of some MiB. So no exchange costs more than it
+// would have saved. A walk with even strides breaks ties, so that every tensor
 // gets a part. Pure.
-inline constexpr double kStays = 1.25;
+inline constexpr double kStays = 3;
 std::vector<bool> ChooseHot(std::span<const HotPiece> pieces,
                             uint64_t room_bytes);
 

@@ -234,7 +234,9 @@ Status InPlace::Touch(size_t tensor, std::span<const uint32_t> units,
   return Status();
 }
 
-// Converts touches of units into bytes read of each piece.
+// Converts touches of units into bytes read of each piece. A pass reads a unit
+// once, however many tokens of its batch touch it. So touches of a unit that
+// are seen together are a read.
 void InPlace::AddTouches(const std::vector<TensorTouches>& all) {
   std::vector<double> read(pieces_.size(), 0);
   double passes = 0;
@@ -242,28 +244,29 @@ void InPlace::AddTouches(const std::vector<TensorTouches>& all) {
     const uint64_t bytes = tensor_bytes_[t];
     const uint64_t units = tensors_[t].units;
     size_t p = first_piece_[t];
-    double sum = 0;
+    bool any = false;
     for (uint64_t u = 0; u < units; ++u) {
       const uint64_t begin = bytes * u / units;
       const uint64_t end = bytes * (u + 1) / units;
       while (pieces_[p].offset + pieces_[p].image_bytes <= begin) ++p;
       if (touches[u] == 0) continue;
-      sum += touches[u];
+      any = true;
       for (size_t q = p; q < first_piece_[t + 1] && pieces_[q].offset < end;
            ++q) {
         const Piece& piece = pieces_[q];
         const uint64_t from = std::max(begin, piece.offset);
         const uint64_t to = std::min(end, piece.offset + piece.image_bytes);
-        const double of_it = touches[u] * static_cast<double>(to - from);
+        const auto of_it = static_cast<double>(to - from);
         read[q] += of_it;
         (book_.IsHot(q) ? stats_.touched_hot_bytes
-                        : stats_.touched_cold_bytes) += of_it;
+                        : stats_.touched_cold_bytes) += touches[u] * of_it;
       }
     }
-    passes += sum / static_cast<double>(units);
+    passes += any ? 1 : 0;
   }
   if (passes == 0) return;
-  book_.heat().Add(read, passes / static_cast<double>(all.size()));
+  // A pass touches each tensor.
+  book_.heat().Add(read, passes / static_cast<double>(tensors_.size()));
   touched_ = any_touch_ = true;
 }
 
@@ -298,7 +301,7 @@ Session::HeatReport InPlace::MakeReport() {
                                                      told.touched_cold_bytes);
   for (size_t i = 0; i < pieces_.size() && any_touch_; ++i) {
     report.read.groups.push_back(pieces_[i].group);
-    report.read.heat.push_back(static_cast<float>(book_.heat().Of(i)));
+    report.read.heat.push_back(static_cast<float>(book_.heat().OfAPass(i)));
   }
   return report;
 }

@@ -82,7 +82,8 @@ class Worker:
         self.done = 0
 
     def make_hot(self, units):
-        self.tensors.touch("all", {unit: 1000 for unit in units})
+        for _ in range(10):  # Passes.
+            self.tensors.touch("all", {unit: 100 for unit in units})
         self.tensors.advance(wait=True)
 
     def passes(self, count):

@@ -98,7 +98,7 @@ void World::Pass(const Worker& worker, SimPieces& pieces, uint32_t touched) {
   std::vector<double> read(pieces.size(), 0);
   for (size_t i = 0; i < read.size(); ++i) {
     if ((touched >> (i % 10) & 1) == 0) continue;
-    read[i] = kPage;
+    read[i] = kPage * kPasses;
     Saw(pieces.book().IsHot(i) ? Seen::kHotPieces : Seen::kColdPieces);
   }
   pieces.book().heat().Add(read, kPasses);
@@ -169,7 +169,7 @@ void World::TellHeat(Worker& worker, uint64_t number) {
   args.device = pieces.device();
   for (size_t i = 0; i < pieces.size(); ++i) {
     args.heat.push_back({pieces.KeyOf(i).group,
-                         static_cast<float>(pieces.book().heat().Of(i))});
+                         static_cast<float>(pieces.book().heat().OfAPass(i))});
   }
   Ask<absl::StatusOr<std::vector<GroupHeat>>>(
       "report heat", worker,

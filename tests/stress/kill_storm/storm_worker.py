@@ -106,7 +106,9 @@ class Worker:
         try:
             for _ in range(self._random.randrange(1, 6)):
                 # Another piece becomes hot, and the one before it cold.
-                tensors.touch("all", {self._random.randrange(PIECES): 1000})
+                piece = self._random.randrange(PIECES)
+                for _ in range(40):  # Passes.
+                    tensors.touch("all", {piece: 1})
                 if self._random.random() < 0.5:
                     tensors.advance(wait=True)
                 tensors.begin()

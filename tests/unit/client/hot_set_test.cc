@@ -54,16 +54,56 @@ TEST(ChooseHot, PiecesOfNoBytesCostNothing) {
 }
 
 TEST(ChooseHot, WhatIsHotStaysUnlessAnotherIsWorthMuchMore) {
-  std::vector<HotPiece> pieces = {{.bytes = 10, .heat = 100, .hot = true},
-                                  {.bytes = 10, .heat = 100 * kStays * 0.99}};
+  // In reads of all its bytes, whatever they are.
+  std::vector<HotPiece> pieces = {
+      {.bytes = 10, .heat = 100, .hot = true},
+      {.bytes = 10, .heat = 100 + 10 * (kStays - 0.1)}};
   EXPECT_THAT(ChooseHot(pieces, 10), ElementsAre(true, false));
-  pieces[1].heat = 100 * kStays * 1.01;
+  pieces[1].heat = 100 + 10 * (kStays + 0.1);
   EXPECT_THAT(ChooseHot(pieces, 10), ElementsAre(false, true));
   // Then it is the other's turn to stay.
   pieces[0].hot = false;
   pieces[1].hot = true;
-  pieces[0].heat = pieces[1].heat * kStays * 0.99;
+  pieces[0].heat = pieces[1].heat + 10 * (kStays - 0.1);
   EXPECT_THAT(ChooseHot(pieces, 10), ElementsAre(false, true));
+}
+
+TEST(ChooseHot, WhatWasNeverReadGivesWayToTheFirstThatIs) {
+  const std::vector<HotPiece> pieces = {{.bytes = 10, .hot = true},
+                                        {.bytes = 10, .heat = 0.5}};
+  EXPECT_THAT(ChooseHot(pieces, 10), ElementsAre(false, true));
+}
+
+// What an exchange costs, it would have saved before.
+TEST(ChooseHot, ExchangesCostNoMoreThanTheySaveWhateverIsRead) {
+  constexpr size_t kPieces = 64, kHot = 24;
+  std::mt19937 random(5);
+  for (const uint32_t changes : {0u, 8u, 64u}) {
+    Heat heat(kPieces);
+    std::vector<HotPiece> pieces(kPieces, {.bytes = 1});
+    for (size_t i = 0; i < kHot; ++i) pieces[i].hot = true;
+    double saved = 0, exchanges = 0;
+    for (int pass = 0; pass < 5'000; ++pass) {
+      std::vector<double> read(kPieces, 0);
+      const uint32_t shift = changes == 0 ? 0 : pass / changes;
+      for (int i = 0; i < 12; ++i) {
+        read[(random() % 8 * (random() % 8) + shift) % kPieces] = 1;
+      }
+      // Beside the pieces that were hot at first.
+      for (size_t i = 0; i < kPieces; ++i) {
+        saved += read[i] * ((pieces[i].hot ? 1 : 0) - (i < kHot ? 1 : 0));
+      }
+      heat.Add(read, 1);
+      for (size_t i = 0; i < kPieces; ++i) pieces[i].heat = heat.Of(i);
+      const std::vector<bool> hot = ChooseHot(pieces, kHot);
+      for (size_t i = 0; i < kPieces; ++i) {
+        exchanges += hot[i] && !pieces[i].hot ? 1 : 0;
+        pieces[i].hot = hot[i];
+      }
+    }
+    EXPECT_GT(exchanges, 0) << changes;
+    EXPECT_LE(exchanges, saved) << changes;
+  }
 }
 
 TEST(ChooseHot, EqualOnesDoNotTakeTurns) {
@@ -121,29 +161,32 @@ TEST(ChooseHot, NoBudgetIsEverExceeded) {
   }
 }
 
-TEST(Heat, IsTheMeanOfAPass) {
+TEST(Heat, IsWhatPassesReadAndTheirMean) {
   Heat heat(2);
   EXPECT_EQ(heat.Of(0), 0);
-  heat.Add(std::vector<double>{64, 0}, 1);
+  EXPECT_EQ(heat.OfAPass(0), 0);
+  heat.Add(std::vector<double>{64, 0}, 2);
   EXPECT_DOUBLE_EQ(heat.Of(0), 64);
-  // Many passes at once count as many.
+  EXPECT_DOUBLE_EQ(heat.OfAPass(0), 32);
+  // The other tensors of a pass come later.
   heat.Add(std::vector<double>{0, 8}, 0);
-  EXPECT_DOUBLE_EQ(heat.Of(1), 8);
+  EXPECT_DOUBLE_EQ(heat.OfAPass(1), 4);
 }
 
 TEST(Heat, OlderPassesHalveOverTheHalfLife) {
   Heat heat(2);
   heat.Add(std::vector<double>{64 * Heat::kHalfLife, 0}, Heat::kHalfLife);
-  EXPECT_DOUBLE_EQ(heat.Of(0), 64);
+  EXPECT_DOUBLE_EQ(heat.OfAPass(0), 64);
   heat.Add(std::vector<double>{0, 96 * Heat::kHalfLife}, Heat::kHalfLife);
-  EXPECT_DOUBLE_EQ(heat.Of(0), 64 * 0.5 / 1.5);
-  EXPECT_DOUBLE_EQ(heat.Of(1), 96 / 1.5);
+  EXPECT_DOUBLE_EQ(heat.Of(0), 64 * Heat::kHalfLife / 2);
+  EXPECT_DOUBLE_EQ(heat.OfAPass(0), 64 * 0.5 / 1.5);
+  EXPECT_DOUBLE_EQ(heat.OfAPass(1), 96 / 1.5);
 }
 
 TEST(Heat, StaysFiniteAndFollowsAChange) {
   Heat heat(2);
   for (int i = 0; i < 100'000; ++i) heat.Add(std::vector<double>{1000, 0}, 1);
-  EXPECT_NEAR(heat.Of(0), 1000, 1e-6);
+  EXPECT_NEAR(heat.OfAPass(0), 1000, 1e-6);
   int passes = 0;
   while (heat.Of(1) <= heat.Of(0)) {
     heat.Add(std::vector<double>{0, 1000}, 1);
@@ -155,12 +198,13 @@ TEST(Heat, StaysFiniteAndFollowsAChange) {
 TEST(Heat, ASeedStandsForAFewPasses) {
   Heat heat(2);
   heat.Seed(std::vector<double>{4, 2});
-  EXPECT_DOUBLE_EQ(heat.Of(0), 4);
-  EXPECT_DOUBLE_EQ(heat.Of(1), 2);
+  EXPECT_DOUBLE_EQ(heat.OfAPass(0), 4);
+  EXPECT_DOUBLE_EQ(heat.OfAPass(1), 2);
+  EXPECT_DOUBLE_EQ(heat.Of(0), 4 * Heat::kSeed);
   // Its own passes soon count more.
   heat.Add(std::vector<double>{0, 12 * Heat::kSeed}, Heat::kSeed);
-  EXPECT_LT(heat.Of(0), 2);
-  EXPECT_GT(heat.Of(1), 6);
+  EXPECT_LT(heat.OfAPass(0), 2);
+  EXPECT_GT(heat.OfAPass(1), 6);
 }
 
 }  // namespace hoist::hot_set_test

@@ -99,10 +99,14 @@ class InPlace : public ::testing::Test {
     const Told told = Create(groups, with);
     ASSERT_EQ(told.code, HOIST_OK) << told.why;
   }
+  // In one pass.
   int Touch(const std::vector<uint32_t>& units, uint32_t times = 1) {
     const std::vector<uint32_t> counts(units.size(), times);
     return hoist_in_place_touch(in_place_, 0, units.data(), counts.data(),
                                 units.size(), nullptr);
+  }
+  void TouchInPasses(const std::vector<uint32_t>& units, int passes) {
+    for (int i = 0; i < passes; ++i) ASSERT_EQ(Touch(units), HOIST_OK);
   }
   int Begin() { return hoist_in_place_begin(in_place_, nullptr, nullptr); }
   int End() { return hoist_in_place_end(in_place_, nullptr); }
@@ -253,8 +257,8 @@ TEST_F(InPlace, AllIsColdWithoutABudgetAndShowsItsBytes) {
 
 TEST_F(InPlace, TheMostTouchedBecomeHotWithinTheBudget) {
   Made(Upto(8), {.units = 8});
-  EXPECT_EQ(Touch({6, 3}, 100), HOIST_OK);
-  EXPECT_EQ(Touch({5}, 10), HOIST_OK);
+  TouchInPasses({6, 3}, 9);
+  EXPECT_EQ(Touch({5}, 100), HOIST_OK);  // A pass reads it once.
   ASSERT_EQ(hoist_in_place_set_budget(in_place_, 2 * kPiece + 1, nullptr),
             HOIST_OK);
   ASSERT_EQ(Advance(true).code, HOIST_OK);
@@ -274,10 +278,10 @@ TEST_F(InPlace, TheMostTouchedBecomeHotWithinTheBudget) {
 
 TEST_F(InPlace, OthersTakeTheirPlaceWhenTheyAreTouchedMore) {
   Made(Upto(8), {.units = 8, .budget = 2 * kPiece});
-  EXPECT_EQ(Touch({0, 1}, 10), HOIST_OK);
+  TouchInPasses({0, 1}, 10);
   ASSERT_EQ(Advance(true).code, HOIST_OK);
   daemon_.AwaitLeased(kDevice, {0, 1});
-  EXPECT_EQ(Touch({4, 5}, 100'000), HOIST_OK);
+  TouchInPasses({4, 5}, 20);
   ASSERT_EQ(Advance(true).code, HOIST_OK);
   daemon_.AwaitLeased(kDevice, {4, 5});
   ExpectBytes(Upto(8));
@@ -376,8 +380,8 @@ TEST_F(InPlace, CountersBeginAnywhereAndWrap) {
   counts[5] = 7'000'000;  // Before.
   Made(Upto(4), {.units = 4, .counts = &counts, .first_count = 4});
   std::atomic_ref<uint32_t>(counts[6]).fetch_add(50);
+  while (Stats().touched_cold_bytes == 0) std::this_thread::yield();
   ASSERT_EQ(hoist_in_place_set_budget(in_place_, kPiece, nullptr), HOIST_OK);
-  // The first may be another, of those that are all alike before it is read.
   daemon_.AwaitLeased(kDevice, {2});
   while (Stats().hot_bytes == 0) ASSERT_EQ(Begin(), HOIST_OK);
   EXPECT_EQ(Stats().touched_hot_bytes + Stats().touched_cold_bytes,
@@ -491,7 +495,7 @@ TEST_F(InPlace, TheSessionsEndIsToldAndWhatIsMappedStays) {
   EXPECT_THAT(told.why, HasSubstr("connect again"));
   ExpectBytes(Upto(8));
   // Nothing new can come, and nobody waits for it.
-  EXPECT_EQ(Touch({6, 7}, 100'000), HOIST_OK);
+  TouchInPasses({6, 7}, 20);
   EXPECT_EQ(Advance(true).code, HOIST_UNAVAILABLE);
   EXPECT_EQ(Advance(false).code, HOIST_OK);
   ExpectBytes(Upto(8));

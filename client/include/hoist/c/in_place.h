@@ -25,11 +25,13 @@ extern "C" {
  * Pieces:   a piece's image is a multiple of 2 MiB, a device's unit of mapping,
  *           except for a tensor's last; it begins with the tensor's bytes. Cold
  *           pieces stay leased on the host (host.in_place in hoistd.toml).
- * Hot ones: the most touched pieces, up to the budget. A library thread reads
- *           how often each tensor's units were touched. hoistd copies the
- *           hottest to the device with the link's unused bandwidth. Between
- *           passes the thread maps them over the cold ones, and back. Workers
- *           of one user share them.
+ * Hot ones: the pieces that the last passes read most, per byte, up to the
+ *           budget. A library thread reads which of the tensors' units were
+ *           touched. hoistd copies the hottest to the device with the link's
+ *           unused bandwidth. Between passes the thread maps them over the cold
+ *           ones, and back. A hot piece stays until another was read more by
+ *           some reads of a whole piece: what the exchange costs. Workers of
+ *           one user share them.
  * Passes:   pending pieces are remapped where a pass begins, for a millisecond
  *           or a fifth of the time at most. All reads of the tensors are on the
  *           pass's stream, or in order with it. Threads may launch passes
@@ -109,7 +111,8 @@ HOIST_API int hoist_in_place_begin(hoist_in_place* in_place,
 /* Ends this thread's pass; see hoist_in_place_begin. */
 HOIST_API int hoist_in_place_end(hoist_in_place* in_place, hoist_error** error);
 
-/* Reports touches: units[i] was touched counts[i] times since the last call.
+/* Reports a pass's touches: units[i] was touched counts[i] times. Call it for
+ * each pass: however large the counts, the pass has read each unit once.
  * OUT_OF_RANGE: no such tensor, or unit. */
 HOIST_API int hoist_in_place_touch(hoist_in_place* in_place, size_t tensor,
                                    const uint32_t* units,
