@@ -11,16 +11,17 @@ microseconds with 0, 1, 2, 4 and 8 of the 8 cold; the rate of what each cold byt
 and the same of pinned memory that is read in place (UVA). Then a trace of 200 steps,
 each of 8 experts, Zipf-like and uniform, with 40 % hot: the part that was hot, and
 microseconds a step beside the floor of the cold bytes. --attach: only how long a second
-worker, a process of its own, takes to have a tensor of so many pieces of 2 MiB that the
-first one has.
+worker, a process of its own, takes to have so many pieces of 2 MiB that the first one has:
+as one tensor, and as the experts of a module that hoist.load fills.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import multiprocessing
 import pathlib
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,6 +30,7 @@ from typing import Any, Callable
 import hoist
 import numpy as np
 import torch
+from torch import nn
 
 from common import GIB, MIB, hoistd, table, write_model
 from peers.expert_peers import Pinned, on_device
@@ -186,44 +188,94 @@ def trace_times(experts: Experts, unit_bytes: int, law: str, link: float
             f"{1e6 * cold / 200 / link:.0f}")
 
 
-SECOND = """
-import sys, time
-import hoist, torch
-torch.ones(1, device=sys.argv[2])
-with hoist.connect(sys.argv[1], connect_deadline=60) as session:
-    model = session.model("experts")
-    pieces = list(model)
+class ExpertsOfLayer(nn.Module):
+    """One layer's, stacked; an expert has 2 MiB, a piece, in each matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate_up_proj = nn.Parameter(
+            torch.empty(128, 2048, 512, dtype=torch.bfloat16))
+        self.down_proj = nn.Parameter(
+            torch.empty(128, 512, 2048, dtype=torch.bfloat16))
+
+
+def mixture(pieces: int) -> nn.Module:
+    """On the meta device."""
+    with torch.device("meta"):
+        return nn.ModuleDict({"layers": nn.ModuleList(
+            nn.ModuleDict({"norm": nn.LayerNorm(512),
+                           "experts": ExpertsOfLayer()})
+            for _ in range(pieces // 256))})
+
+
+def write_mixture(path: pathlib.Path, pieces: int) -> None:
+    """Zeros, as a sparse file."""
+    header: dict[str, dict[str, Any]] = {}
+    end = 0
+    for name, tensor in mixture(pieces).state_dict().items():
+        begin, end = end, end + tensor.nbytes
+        header[name] = {"dtype": hoist._dtypes.from_torch(tensor.dtype),
+                        "shape": list(tensor.shape),
+                        "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + end)
+
+
+def attach_tensor(session: hoist.Session, path: str, pieces: int
+                  ) -> tuple[float, Any]:
+    """Seconds, and what is to be kept."""
+    model = session.register(path, "experts")
     begin = time.perf_counter()
     tensors = session.in_place(model, {"w": hoist.InPlaceTensor(
-        "U8", (sum(p.tensors[0].nbytes for p in pieces),), pieces,
-        units=len(pieces))}, deadline=120)
-    first = tensors["w"].torch()[:8].cpu()
-    print(f"{time.perf_counter() - begin:.2f}", flush=True)
-"""
+        "U8", (pieces * 2 * MIB,), list(model), units=pieces)}, deadline=300)
+    return time.perf_counter() - begin, tensors
+
+
+def attach_mixture(session: hoist.Session, path: str, pieces: int
+                   ) -> tuple[float, Any]:
+    module, load = mixture(pieces), hoist.load  # Which imports hoist.nn.
+    begin = time.perf_counter()
+    load(module, path, "64MiB", in_place="auto", session=session,
+         deadline=300)
+    return time.perf_counter() - begin, module
+
+
+WAYS = {"session.in_place, one tensor":
+        (attach_tensor, lambda path, pieces: write_model(path, pieces,
+                                                         2 * MIB)),
+        "hoist.load, a mixture": (attach_mixture, write_mixture)}
+
+
+def second(way: str, socket: str, path: str, pieces: int,
+           device: str) -> float:
+    """Seconds, of a process of its own."""
+    torch.ones(1, device=device)
+    with hoist.connect(socket, connect_deadline=60) as session:
+        return WAYS[way][0](session, path, pieces)[0]
 
 
 def attach(programs: str, pieces: int, device: str) -> None:
     cuda = device == "cuda"
     toml = TOML.format(device=device, pool=512, in_place=2 * pieces + 64)
-    with tempfile.TemporaryDirectory(
-            dir="/dev/shm" if cuda else None) as folder, \
-            hoistd(programs, toml) as node:
-        path = pathlib.Path(folder, "model.safetensors")
-        write_model(path, pieces, 2 * MIB)
-        with hoist.connect(node.socket, connect_deadline=60) as session:
-            model = session.register(path, "experts")
-            begin = time.perf_counter()
-            first = session.in_place(model, {"w": hoist.InPlaceTensor(
-                "U8", (pieces * 2 * MIB,), list(model), units=pieces)},
-                deadline=300)
-            took = time.perf_counter() - begin
-            second = subprocess.run(
-                [sys.executable, "-c", SECOND, node.socket,
-                 "cuda" if cuda else "cpu"], check=True, text=True,
-                capture_output=True).stdout
-            first.close()
-    table([("pieces", "first worker, s", "second worker, s"),
-           (str(pieces), f"{took:.2f}", second.strip())])
+    rows = [("pieces", "way", "first worker, s", "second worker, s")]
+    for way, (attaches, write) in WAYS.items():
+        with tempfile.TemporaryDirectory(
+                dir="/dev/shm" if cuda else None) as folder, \
+                hoistd(programs, toml) as node:
+            path = pathlib.Path(folder, "model.safetensors")
+            write(path, pieces)
+            with hoist.connect(node.socket, connect_deadline=60) as session:
+                took, kept = attaches(session, str(path), pieces)
+                with multiprocessing.get_context("spawn").Pool(1) as pool:
+                    again = pool.apply(second, (
+                        way, node.socket, str(path), pieces,
+                        "cuda" if cuda else "cpu"))
+                del kept
+        rows.append((str(pieces), way, f"{took:.2f}", f"{again:.2f}"))
+    table(rows)
 
 
 def main() -> None:

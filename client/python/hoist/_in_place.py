@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes as c
 import dataclasses
+import math
 from typing import Any, Mapping, Sequence
 
 from . import _dtypes
@@ -153,10 +154,9 @@ def _info(name: str, wanted: InPlaceTensor) -> TensorInfo:
     for size in reversed(wanted.shape):
         strides.append(step)
         step *= size
-    nbytes = sum(tensor.nbytes for piece in wanted.pieces
-                 for tensor in piece.tensors)
+    bits = step * ask("dtype_bits", _dtypes.NUMBERS[wanted.dtype])
     return TensorInfo(name, wanted.dtype, tuple(wanted.shape),
-                      tuple(reversed(strides)), 0, nbytes)
+                      tuple(reversed(strides)), 0, bits // 8)
 
 
 def create(session: Any, model: Model, tensors: Mapping[str, InPlaceTensor], *,
@@ -194,12 +194,11 @@ def create(session: Any, model: Model, tensors: Mapping[str, InPlaceTensor], *,
 def _check(name: str, wanted: InPlaceTensor, model: Model) -> None:
     if any(piece.model.id != model.id for piece in wanted.pieces):
         raise InvalidArgument(f'tensor "{name}" has pieces of another model')
-    bits = ask("dtype_bits", _dtypes.NUMBERS[wanted.dtype])
-    elements = 1
-    for size in wanted.shape:
-        elements *= size
-    info = _info(name, wanted)
-    if info.nbytes * 8 != elements * bits:
+    nbytes = sum(tensor.nbytes for piece in wanted.pieces
+                 for tensor in piece.tensors)
+    bits = (math.prod(wanted.shape)
+            * ask("dtype_bits", _dtypes.NUMBERS[wanted.dtype]))
+    if nbytes * 8 != bits:
         raise InvalidArgument(
             f'tensor "{name}" of {wanted.dtype} {wanted.shape} has '
-            f"{elements * bits // 8} bytes, and its pieces {info.nbytes}")
+            f"{bits // 8} bytes, and its pieces {nbytes}")

@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch")
 
 import hoist  # noqa: E402
 from torch import nn  # noqa: E402
+from hoist.nn._tree import inventory  # noqa: E402
 from hoist.nn._tree.casting import (DEFAULT_SKIP, check_storage_type, matches,  # noqa: E402
                                     may_be_cast, matching_modules)
 from hoist.nn._tree.layout import choose_storage, lay_out  # noqa: E402
@@ -176,6 +177,22 @@ def test_no_running_module_holds_two_groups_that_take_turns(chance):
                      for spec in triggered.get(one, ())
                      if not spec.pinned and spec not in turns}
             assert not turns or not below
+
+
+def test_a_block_of_many_experts_is_measured_once(monkeypatch):
+    measured = []
+    monkeypatch.setattr(inventory, "span_bytes", lambda tensor: (
+        measured.append(tensor), tensor.nbytes)[1])
+
+    def counted(experts: int) -> int:
+        # Each expert is called by others than its block.
+        model = Model(layers=nn.ModuleList(
+            nn.ModuleDict({"experts": row(experts)}) for _ in range(2)))
+        measured.clear()
+        lay_out(model, "block", set())
+        return len(measured)
+
+    assert 0 < counted(60) <= 3 * counted(30)
 
 
 # What is cast.

@@ -292,7 +292,12 @@ def _hand_over_pieces(attachment: Attachment, wanted: Wanted,
         check_group(hand.over(spec), spec, cast=False)
         return spec.nbytes
 
-    with _in_order(hand_over, list(pieces_of(placed))) as handed_over:
+    pieces = list(pieces_of(placed))
+    if not any(piece.in_hand for piece in pieces):
+        for piece in pieces:  # A look-up each, for which threads cost time.
+            advance(hand_over(piece))
+        return
+    with _in_order(hand_over, pieces) as handed_over:
         for nbytes in handed_over:
             advance(nbytes)
 

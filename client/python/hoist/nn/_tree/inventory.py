@@ -146,8 +146,8 @@ def as_stored(memory: torch.Tensor, stored: Stored) -> torch.Tensor:
 
 
 def span_bytes(tensor: torch.Tensor) -> int:
-    if tensor.numel() == 0:
-        return 0
+    if tensor.is_contiguous():
+        return tensor.nbytes
     last = sum((size - 1) * stride for size, stride in
                zip(tensor.shape, tensor.stride()))
     return (last + 1) * tensor.element_size()

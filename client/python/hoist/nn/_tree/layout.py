@@ -164,14 +164,16 @@ def _sharing(weights: list[Weight]) -> list[list[Weight]]:
 def _pin_spanning(specs: list[GroupSpec]) -> None:
     """Pins groups whose modules run while other groups' modules run."""
     triggered: dict[nn.Module, list[GroupSpec]] = {}
+    nbytes: dict[str, int] = {}
     for spec in specs:
         if spec.pinned:
             continue
+        nbytes[spec.name] = spec.nbytes
         for trigger in spec.triggers:
             triggered.setdefault(trigger, []).append(spec)
     for module, several in triggered.items():
         # Of groups that one module needs at once, the largest may stream.
-        for spec in sorted(several, key=lambda one: one.nbytes)[:-1]:
+        for spec in sorted(several, key=lambda one: nbytes[one.name])[:-1]:
             spec.pinned = True
         streams = [spec for spec in several if not spec.pinned]
         for below in module.modules():

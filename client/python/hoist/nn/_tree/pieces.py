@@ -20,6 +20,7 @@ from ..._session import Session
 from .casting import Pattern, Patterns, as_patterns, matches, matching_modules
 from .inventory import Stored, Weight
 from .layout import GroupSpec
+from .others import Modules
 
 log = logging.getLogger("hoist.nn")
 
@@ -66,13 +67,15 @@ class InPlaceWeight:
         tensor = self.stored.tensor
         flat = None if tensor is None else tensor.detach().reshape(-1)
         self.pieces = []
+        none = Modules()  # A weak dictionary is slow to make for each.
         for at in range(0, meta.numel(), step):
             count = min(step, meta.numel() - at)
             name = f"{self.stored.name}#{len(self.pieces)}"
             piece = Stored(name, None if flat is None else flat[at:at + count],
                            torch.empty(count, dtype=meta.dtype, device="meta"),
                            self.stored.device)
-            self.pieces.append(PieceSpec(name, start=at, piece=piece))
+            self.pieces.append(PieceSpec(name, triggers=none, start=at,
+                                         piece=piece))
 
 
 def pieces_of(weights: Iterable[InPlaceWeight]) -> list[PieceSpec]:
