@@ -7,7 +7,8 @@ time; it is printed). HOIST_TEST_BACKEND=cuda: on a GPU, with PyTorch.
 Four workers stream, stage and read in place groups whose bytes they know. One after another a
 worker, hoistd or hoist-keeper is killed with SIGKILL or stopped for a while: after
 some groups more were found right, or the moment that a new hoistd is seen, which
-then is taking over what the last one left. Nobody is killed before there was
+then is taking over what the last one left. Half of the kills follow a pass over hot
+pieces, after which others become hot. Nobody is killed before there was
 progress since the last death of hoistd but one, so that each kill also shows
 that the node lives. No worker that was not killed is told of any error: sessions,
 plans and leases outlive all of it.
@@ -35,7 +36,7 @@ try:
 except ImportError:
     np = None
 else:
-    from storm_worker import (GROUPS, PIECES, PIECE_BYTES, bytes_of,
+    from storm_worker import (GROUPS, HOT, PIECES, PIECE_BYTES, bytes_of,
                               bytes_of_piece)
 
 KEEPER = sys.argv.pop(1)
@@ -96,6 +97,7 @@ class KillStorm(unittest.TestCase):
         self.dead = set()  # Lives of hoistd that were ended.
         self.pipes = {}
         self.right = [0] * WORKERS  # Groups that each has found right.
+        self.hot = [0] * WORKERS  # Of those, with a hot piece in place.
         self.workers = [self.start_worker(at) for at in range(WORKERS)]
         self.killed = {"worker": 0, "hoistd": 0, "new hoistd": 0, "keeper": 0,
                        "stopped": 0}
@@ -133,7 +135,9 @@ class KillStorm(unittest.TestCase):
                  if events & select.POLLIN}
         for at, pipe in self.pipes.items():
             if pipe in ready:
-                self.right[at] += len(os.read(pipe, 1 << 16))
+                told = os.read(pipe, 1 << 16)
+                self.right[at] += len(told)
+                self.hot[at] += told.count(HOT)
 
     def hoistds(self):
         """The one that serves or is about to, by the lock that it holds."""
@@ -174,8 +178,12 @@ class KillStorm(unittest.TestCase):
         for _ in range(self.random.randrange(most)):
             processes(HOISTD)
 
-    def kill_worker(self):
-        at = self.random.randrange(WORKERS)
+    def until_hot(self, at):
+        """The worker has just read hot pieces in place, and goes on to others."""
+        hot = self.hot[at]
+        self.until(lambda: self.hot[at] > hot, "pass over hot pieces")
+
+    def kill_worker(self, at):
         self.workers[at].kill()
         self.workers[at].wait()
         self.workers[at] = self.start_worker(at)
@@ -223,9 +231,12 @@ class KillStorm(unittest.TestCase):
     def test_no_byte_is_wrong_and_nothing_is_left(self):
         while sum(self.killed.values()) < KILLS:
             self.progress(self.random.randrange(1, 60))
+            at = self.random.randrange(WORKERS)
+            if self.random.random() < 0.5:
+                self.until_hot(at)
             what = self.random.random()
             if what < 0.25:
-                self.kill_worker()
+                self.kill_worker(at)
                 self.killed["worker"] += 1
             elif what < 0.7:
                 self.kill_hoistd(again=what > 0.6)
@@ -233,16 +244,19 @@ class KillStorm(unittest.TestCase):
                 self.stop_a_while()
             else:
                 self.kill_keeper()
-        # All of them go on.
-        before = list(self.right)
+        # All of them go on, and pieces become hot.
+        right, hot = list(self.right), list(self.hot)
         self.until(lambda: all(now > then + GROUPS for now, then
-                               in zip(self.right, before)), "worker going on")
+                               in zip(self.right, right))
+                   and all(now > then for now, then in zip(self.hot, hot)),
+                   "worker going on, with a hot piece")
         for worker in self.workers:
             worker.terminate()
         self.assertEqual([worker.wait(timeout=PATIENCE)
                           for worker in self.workers], [0] * WORKERS)
         self.check_nothing_is_left()
-        print(f"{self.killed}, {sum(self.right)} groups found right", flush=True)
+        print(f"{self.killed}, {sum(self.right)} groups found right, "
+              f"{sum(self.hot)} with a hot piece in place", flush=True)
 
     def check_nothing_is_left(self):
         end = time.monotonic() + 30

@@ -2,7 +2,8 @@
 
 storm_worker.py SOCKET MODEL PIECES PIPE SEED: of MODEL's groups it streams some and
 stages some, and PIECES' it reads in place, while they become hot and cold. PIPE is
-a descriptor, to which it writes a byte for each group that it has found right. Its
+a descriptor, to which it writes a byte for each group that it has found right: HOT,
+if it read a piece of it from device memory in place, else COLD. Its
 one session goes on whatever becomes of hoistd. Ends with 0 on SIGTERM, with 3 at
 the first wrong byte, with 4 if it was told of any error.
 """
@@ -21,6 +22,7 @@ GROUPS = 12
 GROUP_BYTES = 256 << 10
 PIECES = 4
 PIECE_BYTES = 2 << 20
+COLD, HOT = b".", b"h"
 WRONG = 3
 LOST = 4
 
@@ -71,7 +73,7 @@ class Worker:
             self.confirm()
             print(f"WRONG: group {group}", flush=True)
             os._exit(WRONG)
-        os.write(self._pipe, b".")
+        os.write(self._pipe, COLD)
 
     def _stream(self, session: hoist.Session) -> None:
         model = session.register(self._path, "files")
@@ -112,13 +114,14 @@ class Worker:
                 if self._random.random() < 0.5:
                     tensors.advance(wait=True)
                 tensors.begin()
+                hot = tensors.stats.hot_piece_count > 0
                 same = np.array_equal(read(tensors["all"]), self._right_pieces)
                 tensors.end()
                 if not same:
                     tensors.check()
                     print("WRONG: a piece", flush=True)
                     os._exit(WRONG)
-                os.write(self._pipe, b".")
+                os.write(self._pipe, HOT if hot else COLD)
         finally:
             tensors.close()
 
