@@ -125,6 +125,27 @@ class BesideRun {
                  {"of_link", double(bytes) / took / Link()}});
   }
 
+  // What plans on so many devices could reach: copies to all at once.
+  void BareCopies(int devices) {
+    if (!gpu_) return;  // Emulated links have no part in common.
+    const double link = Link();
+    std::vector<double> rates(static_cast<size_t>(devices));
+    std::vector<std::thread> threads;
+    for (size_t d = 0; d < rates.size(); ++d) {
+      threads.emplace_back([this, &rates, d] {
+        rates[d] = Gpu(DeviceInfo(session_, d).uuid).LinkRate(256 * kMiB);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (size_t d = 0; d < rates.size(); ++d) {
+      report_.Add({{"what", "bare copies to each device"},
+                   {"device", d},
+                   {"gb_per_s", rates[d] / 1e9},
+                   {"link_gb_per_s", link / 1e9},
+                   {"of_link", rates[d] / link}});
+    }
+  }
+
   // Plans on so many devices while `act` runs, for options.seconds at most:
   // then they end, so that `act` does.
   void Beside(const std::string& what, const std::function<void()>& act,
@@ -253,6 +274,7 @@ void RunBeside(const RunOptions& run, const BesideOptions& options) {
     beside.EvictLoads();
     beside.Alone("all loads, alone", [&] { beside.LoadAll(); });
     if (options.devices > 1) {
+      beside.BareCopies(options.devices);
       beside.Beside("a plan on each device", wait, options.devices);
     }
   }
