@@ -211,23 +211,25 @@ def test_a_text_encoder_may_be_quantised(hoistd, device, tmp_path, save, kind):
     hoist.check(pipe)
 
 
-def test_a_quantised_transformer_is_refused_by_name_and_left_to_diffusers(
-        hoistd, device, tmp_path, save):
+@pytest.mark.parametrize("by", ["load_pipeline", "attach_pipeline"])
+def test_a_transformer_may_be_quantised(hoistd, device, tmp_path, save, by):
     quantization = pytest.importorskip("torchao.quantization")
     quantised(save("flux"), tmp_path, "transformer",
               diffusers.FluxTransformer2DModel, diffusers.TorchAoConfig(
                   quantization.Int8WeightOnlyConfig(version=2)))
-    with pytest.raises(hoist.Unimplemented,
-                       match='"transformer": .*torchao.*hoist.attach'):
-        hoist.load_pipeline(tmp_path, 0.6, dtype=torch.bfloat16, device=device)
-    theirs = diffusers.DiffusionPipeline.from_pretrained(
-        tmp_path, dtype=torch.bfloat16).to(device)
-    theirs.set_progress_bar_config(disable=True)
+
+    def the_librarys() -> Any:
+        made = diffusers.DiffusionPipeline.from_pretrained(
+            tmp_path, dtype=torch.bfloat16)
+        made.set_progress_bar_config(disable=True)
+        return made
+
+    theirs = the_librarys().to(device)
     expected = KINDS["flux"].run(theirs).tobytes()
-    pipe = hoist.load_pipeline(
-        tmp_path, 4 * MIB, dtype=torch.bfloat16, device=device,
-        components=["text_encoder", "text_encoder_2", "vae"])
+    pipe = (hoist.load_pipeline(tmp_path, 0.6, dtype=torch.bfloat16,
+                                device=device) if by == "load_pipeline" else
+            hoist.attach_pipeline(the_librarys(), 0.6, device=device))
     pipe.set_progress_bar_config(disable=True)
-    hoist.attach(pipe.transformer, 0.6, device=device)
     for turn in range(2):
         assert KINDS["flux"].run(pipe).tobytes() == expected, turn
+    hoist.check(pipe)

@@ -394,41 +394,6 @@ def test_unpacked_weights_of_two_types_are_two_models(hoistd, device, tmp_path,
                              str(dtype))
 
 
-def test_a_folder_of_diffusers_is_refused_and_attached_as_it_loads_it(
-        hoistd, device, tmp_path):
-    """hoist.load runs transformers' quantisers alone."""
-    diffusers = pytest.importorskip("diffusers")
-    quantization = pytest.importorskip("torchao.quantization")
-    kind = diffusers.PriorTransformer
-    torch.manual_seed(4)
-    kind(num_attention_heads=2, attention_head_dim=16, num_layers=2,
-         embedding_dim=16, num_embeddings=7).to(DTYPE).save_pretrained(
-             tmp_path / "base")
-    kind.from_pretrained(
-        tmp_path / "base", torch_dtype=DTYPE,
-        quantization_config=diffusers.TorchAoConfig(
-            quantization.Int8WeightOnlyConfig(version=2))).save_pretrained(
-                tmp_path)
-    said = kind.load_config(tmp_path)
-    with pytest.raises(hoist.Unimplemented, match="torchao.*hoist.attach"):
-        hoist.load(lambda: kind.from_config(said), tmp_path, dtype=DTYPE)
-    assert hoistd.tier("HOST")["used_bytes"] == 0
-
-    def run(model: nn.Module) -> torch.Tensor:
-        torch.manual_seed(5)
-        inputs = (torch.randn(2, 16), torch.randn(2, 16), torch.randn(2, 7, 16))
-        hidden, proj, states = (one.to(device, DTYPE) for one in inputs)
-        with torch.no_grad():
-            return model(hidden, 1, proj, states).predicted_image_embedding
-
-    theirs = kind.from_pretrained(tmp_path, torch_dtype=DTYPE).to(device).eval()
-    assert any("torchao" in type(one).__module__
-               for one in theirs.parameters())
-    expected = run(theirs)
-    hoist.attach(theirs, 0.6)
-    assert_equal_outputs(run(theirs), expected)
-
-
 @pytest.mark.only_emulated("a GPU has kernels for it")
 def test_weights_that_the_library_would_unpack_are_refused(hoistd, tmp_path,
                                                            base):

@@ -13,6 +13,7 @@ reason.
     _transformers  transformers' own conversions of a checkpoint
     _finding       a weight's source, from all these
     _quantised     modules that a library's quantiser makes
+    _diffusers     the same of diffusers' quantisers
     _recipes       what one of its weights is made of
     _single_file   diffusers' modules over a file with the original's names
     _gguf          the same over a GGUF file
@@ -27,6 +28,7 @@ from .._surroundings import require
 
 require("torch", __name__)
 
+from ._diffusers import pack_diffusers
 from ._finding import Finder, Rename
 from ._gguf import pack_gguf
 from ._meaning import Use, refuse_declared, refuse_losses
@@ -40,6 +42,6 @@ from ._transformers import Computed
 
 __all__ = ["Bytes", "Computed", "FileTensor", "Finder", "MAX_OWN_BYTES",
            "Packed", "Paths", "Rename", "Source", "Use", "find_files",
-           "identity", "is_gguf", "one_path", "pack", "pack_gguf",
-           "pack_scaled", "quantise", "read_headers", "refuse_declared",
-           "refuse_losses", "single_file_sources"]
+           "identity", "is_gguf", "one_path", "pack", "pack_diffusers",
+           "pack_gguf", "pack_scaled", "quantise", "read_headers",
+           "refuse_declared", "refuse_losses", "single_file_sources"]

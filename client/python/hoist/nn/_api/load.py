@@ -17,9 +17,9 @@ from ..._errors import InvalidArgument
 from ..._plan import PlanTerms
 from ..._progress import progress_bar
 from ...checkpoint import (FileTensor, Packed, Paths, Rename, find_files,
-                           identity, is_gguf, one_path, pack, pack_gguf,
-                           pack_scaled, quantise, read_headers,
-                           refuse_declared, refuse_losses,
+                           identity, is_gguf, one_path, pack,
+                           pack_diffusers, pack_gguf, pack_scaled, quantise,
+                           read_headers, refuse_declared, refuse_losses,
                            single_file_sources)
 from .._plan.budget import Budget
 from .._store.building import build_on_meta, default_dtype
@@ -97,8 +97,8 @@ def load(  # type: ignore[misc]
         from a file with the original's names as by from_single_file, if that
         computes nothing. Others' names are used as they are.
 
-    A configuration of transformers' that names a quantiser (the module's, or the
-    folder's) has the quantiser make the factory's module its own, as
+    A configuration of transformers' or diffusers' that names a quantiser (the
+    module's, or the folder's) has it make the factory's module its own, as
     from_pretrained does. Packed weights and their scales are staged as they lie
     in the files. With its `dequantize=True` they are plain weights, which the
     quantiser computes once for all workers.
@@ -203,7 +203,8 @@ def _quantised(module: nn.Module, path: Paths, files: list[pathlib.Path],
         quantizer = quantise(module, path, files, dtype)
     if quantizer is not None:
         return pack(module, quantizer, files, headers)
-    return pack_scaled(module, path, files, headers, dtype)
+    return (pack_diffusers(module, path, files, headers, dtype)
+            or pack_scaled(module, path, files, headers, dtype))
 
 
 def _made_types(specs: list[GroupSpec]) -> list[torch.dtype]:
