@@ -86,6 +86,9 @@ std::string WhyText(const CopyExplanation& copy,
     if (!IsThere(copy)) return "not there";
     return model.published() ? "spilled" : "in the model's files";
   }
+  if (copy.tier() == v1::TIER_PAGEABLE) {
+    return IsThere(copy) ? "there: made room in the pool" : "not there";
+  }
   std::vector<std::string> why;
   for (const Keeper& keeper : copy.keepers()) {
     why.push_back(KeeperText(keeper));
@@ -135,6 +138,9 @@ std::string WhyText(const CopyExplanation& copy,
 // What would move it; "" where that is not hoist's to do.
 std::string MovesText(const CopyExplanation& copy) {
   if (copy.tier() == v1::TIER_DISK || !IsThere(copy)) return "";
+  if (copy.tier() == v1::TIER_PAGEABLE) {
+    return "when it is needed, or younger ones need its place";
+  }
   if (copy.may_leave()) {
     return "once more than " +
            HumanBytes(copy.free_bytes() + copy.before_bytes()) +
@@ -157,13 +163,17 @@ std::string MovesText(const CopyExplanation& copy) {
 }
 
 std::string CostText(const CopyExplanation& copy) {
-  if (copy.tier() == v1::TIER_DISK) return "";
+  if (copy.tier() == v1::TIER_DISK || copy.tier() == v1::TIER_PAGEABLE) {
+    return "";
+  }
   if (copy.from() == v1::TIER_UNSPECIFIED) {
     return IsThere(copy) ? "it cannot be loaded again: no other tier has it"
                          : "it cannot be loaded: no tier has it";
   }
   return "about " + ShortTime(copy.bring_us()) + ", from " +
-         (copy.from() == v1::TIER_DISK ? "the disk" : "the host");
+         (copy.from() == v1::TIER_DISK       ? "the disk"
+          : copy.from() == v1::TIER_PAGEABLE ? "pageable memory"
+                                             : "the host");
 }
 
 void PrintGroup(const v1::GroupExplanation& group,

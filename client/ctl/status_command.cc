@@ -14,7 +14,13 @@ void PrintMoved(const v1::Counters& counters, std::ostream& out) {
       << " host to device, " << HumanBytes(counters.device_to_host_bytes())
       << " device to host, " << HumanBytes(counters.spill_written_bytes())
       << " spilled, " << HumanBytes(counters.spill_read_bytes())
-      << " read back\n";
+      << " read back";
+  if (counters.pageable_written_bytes() > 0) {
+    out << ", " << HumanBytes(counters.pageable_written_bytes())
+        << " to pageable memory, " << HumanBytes(counters.pageable_read_bytes())
+        << " from it";
+  }
+  out << '\n';
   out << "stages: " << counters.stages() << ", of them "
       << counters.stages_resident() << " without a copy, "
       << counters.stages_refused()

@@ -94,6 +94,8 @@ std::string TierName(v1::Tier tier, uint32_t device) {
       return "device " + std::to_string(device);
     case v1::TIER_HOST:
       return "host";
+    case v1::TIER_PAGEABLE:
+      return "pageable";
     case v1::TIER_DISK:
       return "disk";
   }

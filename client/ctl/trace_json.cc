@@ -36,6 +36,8 @@ const char* CategoryOf(Event::Kind kind) {
       return "write";
     case Event::KIND_RECEIVE:
     case Event::KIND_DELIVER:
+    case Event::KIND_PAGE_IN:
+    case Event::KIND_PAGE_OUT:
       return "host";
     case Event::KIND_LANE_GAP:
     case Event::KIND_LINK_GAP:
@@ -267,6 +269,9 @@ TraceJson::Place TraceJson::PlaceOf(const Event& event) {
     case Event::KIND_RECEIVE:
     case Event::KIND_DELIVER:
       return {Disk(), "images to and from clients"};
+    case Event::KIND_PAGE_IN:
+    case Event::KIND_PAGE_OUT:
+      return {Disk(), "pageable memory"};
     case Event::KIND_BRING:
       return {Daemon(), "loads and pins"};
     case Event::KIND_SLOW_EVENT:
@@ -293,6 +298,10 @@ std::string TraceJson::NameOf(const Event& event) const {
       return "read by session " + std::to_string(event.session_id());
     case Event::KIND_SPILL_READ:
       return "spilled " + group;
+    case Event::KIND_PAGE_IN:
+      return "bring back " + group;
+    case Event::KIND_PAGE_OUT:
+      return "put aside " + group;
     case Event::KIND_CHECK:
       return "check " + group;
     case Event::KIND_RECEIVE:

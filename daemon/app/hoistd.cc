@@ -31,6 +31,7 @@
 #include "daemon/engine/engine.h"
 #include "daemon/host/host_limits.h"
 #include "daemon/host/host_pool.h"
+#include "daemon/host/pageable_memory.h"
 #include "daemon/host/pool_memory.h"
 #include "daemon/io/create_io_engine.h"
 #include "daemon/io_helper/io_helpers.h"
@@ -108,6 +109,7 @@ struct Hoistd::Parts {
   Left left;
   hoist::UniqueFd host_memory;
   std::unique_ptr<HostPool> host;
+  std::unique_ptr<PageableMemory> pageable;  // nullptr: there is none.
   std::unique_ptr<IoEngine> io;
   std::unique_ptr<SpillStore> store;
   std::unique_ptr<IoHelpers> io_helpers;
@@ -255,6 +257,11 @@ absl::Status Hoistd::Parts::OpenTiers(std::vector<std::string>& notes) {
         "do not outlive hoistd");
   }
   HOIST_RETURN_IF_ERROR(MakeHostPool(size.bytes, notes));
+  HOIST_ASSIGN_OR_RETURN(const uint64_t paged,
+                         PageableSize(config, size.bytes, memory));
+  if (paged > 0) {
+    HOIST_ASSIGN_OR_RETURN(pageable, PageableMemory::Create(paged));
+  }
   HOIST_ASSIGN_OR_RETURN(io, CreateIoEngine(IoOptionsOf(config.disk)));
   HOIST_ASSIGN_OR_RETURN(store, OpenStore(config.disk, *io));
   if (store != nullptr) {
@@ -278,6 +285,13 @@ absl::Status Hoistd::Parts::StartIoHelpers(HelperSpawner& spawner) {
 absl::Status Hoistd::Parts::StartEngine(std::vector<std::string> notes) {
   EngineParts parts;
   parts.node.host_capacity_bytes = host->bytes();
+  if (pageable != nullptr) {
+    parts.node.pageable_bytes = pageable->span().size();
+    parts.mover.pageable = pageable->span();
+    parts.mover.make_pages = [this](std::span<std::byte> part) {
+      return pageable->MakePages(part);
+    };
+  }
   parts.node.slab_bytes = config.device.slab_bytes;
   if (store != nullptr) {
     const SpillUsage disk = store->usage();
@@ -406,6 +420,11 @@ SelfKnowledge Hoistd::Parts::Knowledge() const {
   self.keeps = keep.has_value() && !keeper_gone;
   self.host_pool_bytes = host->bytes();
   self.host_pool_pages = host->pages();
+  if (pageable != nullptr) {
+    self.pageable_bytes = pageable->span().size();
+    self.pageable_made_bytes = pageable->made_bytes();
+    self.available_bytes = AvailableMemory("");
+  }
   self.best_pages = config.host.huge_pages;
   self.huge_pages = ReadHugePages("");
   return self;

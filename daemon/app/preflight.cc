@@ -91,7 +91,8 @@ class Faults {
   std::vector<std::string> found_;
 };
 
-void CheckMemory(const HostConfig& config, Faults& faults) {
+void CheckMemory(const Config& all, Faults& faults) {
+  const HostConfig& config = all.host;
   const HostMemory memory = ReadHostMemory("");
   const absl::StatusOr<HostPoolSize> pool =
       ChooseHostPoolSize(config.pool_bytes, memory);
@@ -100,6 +101,8 @@ void CheckMemory(const HostConfig& config, Faults& faults) {
   faults.Check(
       "host.in_place",
       ChooseInPlaceSize(config.in_place_bytes, pool->bytes, memory).status());
+  faults.Check("host.pageable",
+               PageableSize(all, pool->bytes, memory).status());
 }
 
 }  // namespace
@@ -127,7 +130,7 @@ std::vector<std::string> FindFaults(const Config& config,
     faults.CheckSocket(key, tenant.socket);
     faults.CheckSocket(key, tenant.grpc_socket);
   }
-  CheckMemory(config.host, faults);
+  CheckMemory(config, faults);
   if (!config.disk.spill_dir.empty()) {
     faults.Check("disk.spill_dir",
                  CheckFolder(NearestThere(config.disk.spill_dir), W_OK | X_OK),
@@ -143,6 +146,16 @@ std::vector<std::string> FindFaults(const Config& config,
   }
   faults.Check("device.backend", OpenDevices(config.device).status());
   return faults.Take();
+}
+
+absl::StatusOr<uint64_t> PageableSize(const Config& config, uint64_t pool_bytes,
+                                      const HostMemory& memory) {
+  if (config.host.pageable_bytes > 0 && config.disk.spill_dir.empty()) {
+    return absl::InvalidArgumentError(
+        "host.pageable holds images that disk.spill_dir has, too: set that, or "
+        "host.pageable to 0");
+  }
+  return ChoosePageableSize(config.host.pageable_bytes, pool_bytes, memory);
 }
 
 absl::StatusOr<uint64_t> SpillCapacity(const DiskConfig& config) {

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "daemon/config/config.h"
+#include "daemon/host/host_limits.h"
 
 namespace hoistd {
 
@@ -17,6 +18,11 @@ namespace hoistd {
 std::vector<std::string> FindFaults(const Config& config,
                                     const ConfigPlaces& places,
                                     const std::string& file);
+
+// Bytes of pageable host memory beside a pool of `pool_bytes`. InvalidArgument:
+// more than there is, or without disk.spill_dir, which has its images, too.
+absl::StatusOr<uint64_t> PageableSize(const Config& config, uint64_t pool_bytes,
+                                      const HostMemory& memory);
 
 // Bytes that disk.spill_dir may hold. The folder need not exist yet.
 absl::StatusOr<uint64_t> SpillCapacity(const DiskConfig& config);

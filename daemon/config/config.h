@@ -65,6 +65,7 @@ struct HostConfig {
 
   // nullopt, "auto": from the cgroup's limit (daemon/host/host_limits.h).
   std::optional<uint64_t> pool_bytes;
+  uint64_t pageable_bytes = 0;  // Beside the pool, not pinned; 0: none.
   // In-place memory, beside the pool; 0: none. nullopt, "auto": as in
   // host_limits.h.
   std::optional<uint64_t> in_place_bytes;

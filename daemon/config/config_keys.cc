@@ -79,6 +79,8 @@ const ConfigKey kKeys[] = {
                                        "a size such as \"1GiB\", or 0"),
     Key<SizeOrAuto<1>, &Config::host, &HostConfig::pool_bytes>(
         "host.pool", kSizeOrAutoAllowed),
+    Key<Size, &Config::host, &HostConfig::pageable_bytes>(
+        "host.pageable", "a size such as \"16GiB\", or 0"),
     Key<SizeOrAuto<0>, &Config::host, &HostConfig::in_place_bytes>(
         "host.in_place", "a size such as \"8GiB\", 0, or \"auto\""),
     Key<Choice<HostConfig::Arenas>, &Config::host, &HostConfig::arenas>(

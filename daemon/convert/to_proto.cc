@@ -21,6 +21,8 @@ pb::Tier TierToProto(Tier tier) {
       return pb::TIER_DEVICE;
     case Tier::kHost:
       return pb::TIER_HOST;
+    case Tier::kPageable:
+      return pb::TIER_PAGEABLE;
     case Tier::kDisk:
       return pb::TIER_DISK;
   }

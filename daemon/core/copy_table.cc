@@ -65,6 +65,13 @@ void CopyTable::SetSpilled(GroupEntry& group, std::optional<SpillId> spilled) {
   if (group.spilled.has_value()) spilled_.insert(space);
 }
 
+// Groups of files are read again; the kernel may cache them.
+bool CopyTable::PageOut(const CopyRef& ref, absl::Time now) {
+  const GroupEntry& group = *FindGroup(ref.key);
+  return ref.place == kHost && group.spilled.has_value() && At(ref).serves() &&
+         pageable_.Place(ref.key, hoistd::SpaceOf(*group.group), now);
+}
+
 const ModelEntry* CopyTable::FindModel(ModelId id) const {
   const auto found = models_.find(id);
   return found == models_.end() ? nullptr : found->second.get();

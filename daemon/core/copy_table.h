@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "daemon/core/pageable_book.h"
 #include "daemon/core/requests.h"
 #include "daemon/core/residency.h"
 #include "daemon/types/ids.h"
@@ -81,7 +82,7 @@ struct Copy {
   bool serves() const { return usable() && !damaged; }
 };
 
-// Whether only its spill to the disk holds the copy.
+// Whether only its spill to a tier below holds the copy.
 inline bool OnlySpilling(const Copy& copy) {
   return copy.spilling() && copy.readers == 1 && copy.leases == 0 &&
          !copy.pinned;
@@ -115,6 +116,8 @@ uint64_t SpaceOf(const Group& group);
 // Threads: one at a time. References stay valid until their model is removed.
 class CopyTable {
  public:
+  explicit CopyTable(uint64_t pageable_bytes = 0) : pageable_(pageable_bytes) {}
+
   ModelEntry& AddModel(ModelPtr model);
   void RemoveModel(ModelId id);
   ModelEntry* FindModel(ModelId id);
@@ -141,6 +144,13 @@ class CopyTable {
     return spilled_.empty() ? 0 : *spilled_.rbegin();
   }
 
+  // Images in pageable memory, which are no copies: nothing uses them there.
+  PageableBook& pageable() { return pageable_; }
+  const PageableBook& pageable() const { return pageable_; }
+  // Takes a place in pageable memory for the host copy, which is to leave.
+  // False: it need not go there, or finds no place.
+  bool PageOut(const CopyRef& ref, absl::Time now);
+
   // Changes the state as NextState says; an illegal event is our bug.
   void Apply(Copy& copy, ResidencyEvent event);
   // The transfer fills the copy.
@@ -161,6 +171,7 @@ class CopyTable {
   std::map<ModelId, std::unique_ptr<ModelEntry>> models_;
   absl::flat_hash_map<OwnerId, CopyRef> owners_;
   std::multiset<uint64_t> spilled_;  // Space of each spilled group.
+  PageableBook pageable_;
   uint64_t last_owner_ = 0;
 };
 

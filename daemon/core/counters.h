@@ -16,6 +16,8 @@ struct Counters {
   uint64_t file_read_bytes = 0;
   uint64_t spill_read_bytes = 0;
   uint64_t spill_written_bytes = 0;
+  uint64_t pageable_read_bytes = 0;
+  uint64_t pageable_written_bytes = 0;
   uint64_t host_to_device_bytes = 0;
   uint64_t device_to_host_bytes = 0;
   // Zero-copy reads that workers report: on devices, and over links.
@@ -45,8 +47,8 @@ struct Counters {
 
   // No rows: a histogram and a maximum. Time from a lease's request to its
   // grant, by the nearest tier with the bytes at the request: device, host,
-  // disk.
-  std::array<TimeHistogram, 3> stage_times;  // By Tier.
+  // pageable, disk.
+  std::array<TimeHistogram, 4> stage_times;  // By Tier.
   absl::Duration longest_event;
 };
 
@@ -73,6 +75,12 @@ inline constexpr CounterRow kCounterTable[] = {
      "hoist_spill_read_bytes_total", "Read from disk.spill_dir."},
     {&Counters::spill_written_bytes, "spill_written_bytes",
      "hoist_spill_written_bytes_total", "Written to disk.spill_dir."},
+    {&Counters::pageable_read_bytes, "pageable_read_bytes",
+     "hoist_pageable_read_bytes_total",
+     "Copied from pageable host memory to the pool."},
+    {&Counters::pageable_written_bytes, "pageable_written_bytes",
+     "hoist_pageable_written_bytes_total",
+     "Copied from the pool to pageable host memory."},
     {&Counters::host_to_device_bytes, "host_to_device_bytes"},
     {&Counters::device_to_host_bytes, "device_to_host_bytes"},
     {&Counters::touched_hot_bytes,

@@ -54,8 +54,9 @@ bool Delivery::Bring(const BringArgs& args, absl::Time now, Effects& effects) {
   }
   waiter.waited = true;
   const Copy* host = copies_.Find({args.copy.key, kHost});
-  waiter.nearest =
-      host != nullptr && host->usable() ? Tier::kHost : Tier::kDisk;
+  waiter.nearest = host != nullptr && host->usable()       ? Tier::kHost
+                   : copies_.pageable().Has(args.copy.key) ? Tier::kPageable
+                                                           : Tier::kDisk;
   if (args.copy.place.at.tier == Tier::kDevice) {
     space_.device(args.copy.place.at.device).RetrySlabs();
   }

@@ -31,6 +31,8 @@ const char* DeviceNames::KeyOf(TierAt at) const {
       return "device.pool";
     case Tier::kHost:
       return "host.pool";
+    case Tier::kPageable:
+      return "host.pageable";
     case Tier::kDisk:
       return "disk.spill_capacity";
   }

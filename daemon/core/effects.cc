@@ -1,6 +1,10 @@
 #include "daemon/core/effects.h"
 
 #include <utility>
+#include <variant>
+
+#include "daemon/base/overloaded.h"
+#include "daemon/model/sheet.h"
 
 namespace hoistd {
 
@@ -40,6 +44,34 @@ void NoteEviction(Effects& effects, const CopyTable& copies, Counters& counters,
   }
   Note(effects, copies, EventKind::kCopyDropped, ref,
        why == Leaving::Why::kByAdmin ? "by an admin" : "evicted");
+}
+
+void Count(const Transfer& transfer, Counters& counters) {
+  const uint64_t bytes = transfer.group->image_bytes;
+  std::visit(
+      Overloaded{
+          [&](const FilesToHost& way) {
+            for (const SheetRead& read : way.reads) {
+              for (const Sheet::Run& run :
+                   RunsOf(transfer.model->sheets, read.from)) {
+                counters.file_read_bytes += run.bytes;
+              }
+            }
+          },
+          [&](const SpillToHost&) { counters.spill_read_bytes += bytes; },
+          [&](const HostToSpill&) { counters.spill_written_bytes += bytes; },
+          [&](const PageableToHost&) { counters.pageable_read_bytes += bytes; },
+          [&](const HostToPageable&) {
+            counters.pageable_written_bytes += bytes;
+          },
+          [&](const HostToDevice&) { counters.host_to_device_bytes += bytes; },
+          [&](const InPlaceToDevice&) {
+            counters.host_to_device_bytes += bytes;
+          },
+          [&](const CheckOnDevice&) { counters.device_to_host_bytes += bytes; },
+          [](const auto&) {},  // Bytes that stay, or a client's.
+      },
+      transfer.way);
 }
 
 bool Refuses(Effects& effects, RequestId request, const absl::Status& status) {

@@ -84,6 +84,9 @@ void Note(Effects& effects, const CopyTable& copies, EventKind kind,
 void NoteEviction(Effects& effects, const CopyTable& copies, Counters& counters,
                   const CopyRef& ref, Leaving::Why why);
 
+// Counts the bytes of a transfer that succeeded.
+void Count(const Transfer& transfer, Counters& counters);
+
 // Answers the request if `status` is an error. True: it was.
 bool Refuses(Effects& effects, RequestId request, const absl::Status& status);
 

@@ -28,6 +28,7 @@ Node::Node(const NodeOptions& options, std::vector<DeviceInfo> devices)
     : options_(options),
       devices_(std::move(devices)),
       names_(devices_),
+      copies_(options.pageable_bytes),
       quota_(options.quota, names_),
       models_(copies_, quota_, options.users_share_devices),
       persisted_(options_.keeps),

@@ -108,6 +108,21 @@ void NodeMeasurer::AddGroup(GroupKey key, const GroupEntry& group,
   tiers.back().used_bytes += group.group->image_bytes;
 }
 
+void NodeMeasurer::MeasureSpace(TierMeasure& tier) const {
+  if (tier.at.tier == Tier::kPageable) {
+    const ExtentMap& memory = node_.copies.pageable().memory();
+    tier.capacity_bytes = tier.allocated_bytes = memory.bytes();
+    tier.used_bytes = memory.used();
+    tier.largest_free_bytes = memory.largest_free();
+    return;
+  }
+  tier.capacity_bytes = node_.space.CapacityOf(tier.at);
+  if (tier.at.tier == Tier::kDisk) return;
+  tier.used_bytes = node_.space.UsedOf(tier.at);
+  tier.largest_free_bytes = node_.space.LargestFreeOf(tier.at);
+  tier.allocated_bytes = node_.space.AllocatedOf(tier.at);
+}
+
 void NodeMeasurer::End(NodeMeasure& found) const {
   found.draining = node_.tenure.draining();
   found.disk_full = node_.spill.full() && found.unsaved_bytes > 0;
@@ -131,12 +146,7 @@ void NodeMeasurer::End(NodeMeasure& found) const {
         SpaceOf(*incoming.group);
   }
   for (TierMeasure& tier : found.tiers) {
-    tier.capacity_bytes = node_.space.CapacityOf(tier.at);
-    if (tier.at.tier != Tier::kDisk) {
-      tier.used_bytes = node_.space.UsedOf(tier.at);
-      tier.largest_free_bytes = node_.space.LargestFreeOf(tier.at);
-      tier.allocated_bytes = node_.space.AllocatedOf(tier.at);
-    }
+    MeasureSpace(tier);
     uint64_t held = 0;
     for (const uint64_t bytes : tier.held) held += bytes;
     tier.of(Holding::kCache) =
@@ -157,6 +167,9 @@ bool NodeMeasurer::Step(MeasureWalk& walk) const {
       found.tiers.push_back({.at = OnDevice(DeviceIndex(d))});
     }
     found.tiers.push_back({.at = OnHost()});
+    if (node_.options.pageable_bytes > 0) {
+      found.tiers.push_back({.at = OnPageable()});
+    }
     found.tiers.push_back({.at = OnDisk()});
     walk.at = ModelId(0);
   }

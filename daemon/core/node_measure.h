@@ -41,6 +41,7 @@ class NodeMeasurer {
   Holding HoldingOf(const CopyRef& ref, const Copy& copy,
                     const GroupEntry& group) const;
   void AddGroup(GroupKey key, const GroupEntry& group, MeasureWalk& walk) const;
+  void MeasureSpace(TierMeasure& tier) const;
   void End(NodeMeasure& found) const;
 
   const NodeBooks node_;

@@ -12,6 +12,7 @@ namespace hoistd {
 
 struct NodeOptions {
   uint64_t host_capacity_bytes = 0;  // When the pool is whole.
+  uint64_t pageable_bytes = 0;       // Host memory beyond the pool; 0: none.
   uint64_t slab_bytes = 0;
   std::vector<uint64_t> device_capacity_bytes;  // One a device.
   uint64_t spill_capacity_bytes = 0;            // 0: nothing is spilled.
@@ -29,6 +30,7 @@ struct NodeOptions {
   bool saves_at_once = false;
   // Rough rates to compare copies; they need not be exact.
   double host_bytes_per_second = 50e9;
+  double pageable_bytes_per_second = 8e9;
   double disk_bytes_per_second = 3e9;
 };
 

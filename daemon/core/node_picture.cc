@@ -34,6 +34,7 @@ uint64_t DoubledBytes(std::vector<std::pair<SheetKey, SheetRange>> spans) {
 }  // namespace
 
 TierUse NodePicture::UseOf(TierAt at, absl::Time now) const {
+  if (at.tier == Tier::kPageable) return UseOfPageable();
   return at.tier == Tier::kDisk ? UseOfDisk(now) : UseOfMemory(at);
 }
 
@@ -43,8 +44,23 @@ std::vector<TierUse> NodePicture::Tiers(absl::Time now) const {
     tiers.push_back(UseOfMemory(OnDevice(DeviceIndex(d))));
   }
   tiers.push_back(UseOfMemory(OnHost()));
+  if (node_.options.pageable_bytes > 0) tiers.push_back(UseOfPageable());
   tiers.push_back(UseOfDisk(now));
   return tiers;
+}
+
+TierUse NodePicture::UseOfPageable() const {
+  const PageableBook& pageable = node_.copies.pageable();
+  TierUse tier;
+  tier.at = OnPageable();
+  tier.capacity_bytes = pageable.memory().bytes();
+  tier.allocated_bytes = tier.capacity_bytes;
+  tier.used_bytes = pageable.memory().used();
+  tier.largest_free_bytes = pageable.memory().largest_free();
+  for (const auto& [key, image] : pageable.images()) {
+    tier.holders.push_back({node_.copies.NameOf(key), image.bytes});
+  }
+  return tier;
 }
 
 TierUse NodePicture::UseOfDisk(absl::Time now) const {

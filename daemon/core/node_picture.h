@@ -79,7 +79,8 @@ class NodePicture {
   explicit NodePicture(const NodeBooks& node) : node_(node) {}
 
   TierUse UseOf(TierAt at, absl::Time now) const;
-  // The devices', the host's, then the disk's.
+  // The devices', the host's, that of pageable memory if there is any, then
+  // the disk's.
   std::vector<TierUse> Tiers(absl::Time now) const;
   // NotFound: the session is not visible to `asker`.
   absl::StatusOr<const SessionBook::Session*> FindSession(
@@ -101,6 +102,7 @@ class NodePicture {
 
   // node_picture.cc
   TierUse UseOfMemory(TierAt at) const;
+  TierUse UseOfPageable() const;
   TierUse UseOfDisk(absl::Time now) const;
   void AddCopies(TierUse& tier) const;
 

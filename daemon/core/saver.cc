@@ -86,6 +86,53 @@ void Saver::Start(const CopyRef& ref, Copy& copy, bool urgent,
                    effects);
 }
 
+void Saver::MakeRoom(GroupKey key, Leaving how, Effects& effects) {
+  const CopyRef ref = {key, kHost};
+  Copy& copy = copies_.At(ref);
+  if (copy.spilling()) return Hurry(key, effects);
+  const PageableBook::Image* place = copies_.pageable().Find(key);
+  if (place == nullptr) return Start(ref, copy, /*urgent=*/true, effects);
+  copies_.Apply(copy, ResidencyEvent::kSpillStart);
+  copies_.Apply(copy, ResidencyEvent::kLeave);
+  copy.left = how;
+  ++copy.readers;
+  transfers_.Start(key, HostToPageable{copy.offset, place->offset},
+                   /*urgent=*/true, effects);
+}
+
+// The disk has the image, so the host copy can go even if the copy failed.
+void Saver::PagedOut(const Transfer& transfer, const absl::Status& status,
+                     absl::Time now, Effects& effects) {
+  PageableBook& pageable = copies_.pageable();
+  if (!status.ok()) pageable.Failed(now);
+  if (OrphanDone(transfer, status, {}, effects)) {
+    return pageable.Drop(transfer.key);
+  }
+  const CopyRef ref = {transfer.key, kHost};
+  Copy& copy = copies_.At(ref);
+  --copy.readers;
+  copies_.Apply(copy, ResidencyEvent::kSpillDone);
+  space_.Changed();
+  const bool leaves = copy.readers == 0 && copy.leases == 0 && !copy.pinned &&
+                      space_.Clean(ref);
+  const CopyRef there = {transfer.key, {OnPageable(), false}};
+  if (!status.ok()) {
+    Note(effects, copies_, EventKind::kCopyFailed, there,
+         std::string(status.message()));
+  }
+  if (leaves && status.ok()) {
+    pageable.Came(transfer.key);
+    Note(effects, copies_, EventKind::kCopyPresent, there);
+  } else {
+    pageable.Drop(transfer.key);
+  }
+  if (!leaves) return;
+  const Leaving::Why why = copy.left->why;
+  NoteEviction(effects, copies_, counters_, ref, why);
+  space_.Drop(ref, copy, ResidencyEvent::kDrop,
+              Leaving{why, now, copy.left->room_for});
+}
+
 void Saver::Leave(const CopyRef& ref, Copy& copy, Leaving how,
                   Effects& effects) {
   if (copy.spilling()) {
@@ -117,7 +164,9 @@ bool Saver::OrphanDone(const Transfer& transfer, const absl::Status& status,
   if (orphan == orphans_.end()) return false;
   space_.FreeHost(orphan->second);
   orphans_.erase(orphan);
-  if (status.ok()) effects.unspill.push_back(result.spill);
+  if (status.ok() && transfer.by<HostToSpill>() != nullptr) {
+    effects.unspill.push_back(result.spill);
+  }
   return true;
 }
 
@@ -158,6 +207,11 @@ CopyTotals Saver::Evict(const std::vector<CopyRef>& copies, Leaving::Why why,
                         absl::Time now, Effects& effects) {
   CopyTotals totals;
   for (const CopyRef& ref : copies) {
+    if (ref.place == kHost && copies_.pageable().Evict(ref.key)) {
+      ++totals.groups;
+      totals.bytes += copies_.FindGroup(ref.key)->group->image_bytes;
+      NoteEviction(effects, copies_, counters_, ref, why);
+    }
     Copy* copy = copies_.Find(ref);
     if (copy == nullptr || copy->state == Residency::kAbsent) continue;
     const bool unsaved = !space_.Clean(ref);

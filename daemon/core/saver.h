@@ -1,6 +1,6 @@
 // Saving: writes published groups to the disk soon, so that a power cut or a
 // stop loses little or nothing; and writes groups that must leave the host
-// first.
+// first, to the disk or to pageable memory.
 #ifndef HOIST_DAEMON_CORE_SAVER_H_
 #define HOIST_DAEMON_CORE_SAVER_H_
 
@@ -50,6 +50,12 @@ class Saver {
 
   // Writes the present host copy.
   void Start(const CopyRef& ref, Copy& copy, bool urgent, Effects& effects);
+  // The host copy is to leave. If CopyTable::PageOut has taken a place for it,
+  // copies it there and drops it then; else writes it to the disk.
+  void MakeRoom(GroupKey key, Leaving how, Effects& effects);
+  // Its copy to pageable memory has ended.
+  void PagedOut(const Transfer& transfer, const absl::Status& status,
+                absl::Time now, Effects& effects);
   // Makes a write urgent: somebody waits for it now.
   void Hurry(GroupKey key, Effects& effects);
   // Its model is forgotten during the write: the host copy stays until the

@@ -102,7 +102,7 @@ absl::StatusOr<std::vector<SheetRead>> Space::PlaceSpans(
   }
   if (!victims.has_value()) return absl::ResourceExhaustedError("");
   if (!EvictAll(*victims, Leaving::ForRoom(claim.copy.key.model, now))) {
-    return absl::UnavailableError("waiting for spills to disk");
+    return absl::UnavailableError("waiting for spills");
   }
   for (const SheetRange& span : missing) {
     if (!PlaceWhole(sheets[span.file], span, placed)) {

@@ -71,7 +71,8 @@ struct SpaceWork {
   std::vector<SlabAsk> asks;
   std::vector<CopyRef> dropped;           // Evicted.
   std::vector<ForgottenModel> forgotten;  // To be removed.
-  std::vector<GroupKey> spills;           // Host copies to write out urgently.
+  // Host copies to write out urgently, and why.
+  std::vector<std::pair<GroupKey, Leaving>> spills;
 };
 
 // Errors of all allocations. Unavailable: space is about to come, from new

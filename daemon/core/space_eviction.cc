@@ -22,7 +22,7 @@ absl::StatusOr<uint64_t> Space::PlaceOnHost(OwnerId owner, uint64_t bytes,
   const auto victims = HostHole(bytes, claim, now);
   if (!victims.has_value()) return absl::ResourceExhaustedError("");
   if (!EvictAll(*victims, Leaving::ForRoom(claim.copy.key.model, now))) {
-    return absl::UnavailableError("waiting for spills to disk");
+    return absl::UnavailableError("waiting for spills");
   }
   const auto offset = host_.Allocate(bytes, owner);
   HOIST_CHECK(offset.has_value());
@@ -145,8 +145,9 @@ std::vector<CopyRef> Space::CopiesOf(const Owners& owners) const {
 bool Space::EvictAll(const Owners& victims, const Leaving& how) {
   const size_t spills = work_.spills.size();
   for (const CopyRef& ref : CopiesOf(victims)) {
-    if (copies_.At(ref).spilling() || (!Clean(ref) && MaySpill(how.at))) {
-      work_.spills.push_back(ref.key);
+    if (copies_.At(ref).spilling() ||
+        (Clean(ref) ? copies_.PageOut(ref, how.at) : MaySpill(how.at))) {
+      work_.spills.push_back({ref.key, how});
     }
   }
   if (work_.spills.size() > spills) return false;
@@ -217,9 +218,8 @@ std::optional<double> Space::ValueOf(const CopyRef& ref, uint64_t bytes,
   const auto found = group.copies.find(ref.place);
   if (found == group.copies.end()) return std::nullopt;
   const Copy& copy = found->second;
-  const bool spilling = copy.spilling();
   if (!copy.usable() || copy.leases > 0 || copy.pinned ||
-      copy.readers > (spilling ? 1u : 0u)) {
+      copy.readers > (copy.spilling() ? 1u : 0u)) {
     return std::nullopt;
   }
   // It has just arrived for waiters about to be told; or its waiters also wait
@@ -231,7 +231,7 @@ std::optional<double> Space::ValueOf(const CopyRef& ref, uint64_t bytes,
     return std::nullopt;
   }
   const bool clean = Clean(ref);
-  if (!clean && !spilling && (ref.place != kHost || !MaySpill(now))) {
+  if (!clean && !copy.spilling() && (ref.place != kHost || !MaySpill(now))) {
     return std::nullopt;
   }
 

@@ -66,7 +66,7 @@ absl::Status Space::KeepWayBack(uint64_t offset, uint64_t bytes,
   absl::Status keeps = NoWayBack();
   if (const Victims victims = HostHole(back, SpaceClaim(), now)) {
     if (EvictAll(*victims, Leaving::ForRoom({}, now))) return absl::OkStatus();
-    keeps = absl::UnavailableError("waiting for spills to disk");
+    keeps = absl::UnavailableError("waiting for spills");
   }
   host_.Free(offset);
   disk_.PutOff(now);

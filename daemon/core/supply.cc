@@ -41,14 +41,7 @@ void Supply::FollowSpace(Effects& effects) {
     NoteEviction(effects, copies_, counters_, ref, copies_.At(ref).left->why);
   }
   std::ranges::move(work.forgotten, std::back_inserter(work_.forgotten));
-  for (const GroupKey key : work.spills) {
-    Copy& copy = copies_.At({key, kHost});
-    if (copy.spilling()) {
-      saver_.Hurry(key, effects);
-    } else {
-      saver_.Start({key, kHost}, copy, /*urgent=*/true, effects);
-    }
-  }
+  for (const auto& [key, how] : work.spills) saver_.MakeRoom(key, how, effects);
 }
 
 Need& Supply::NeedFor(const CopyRef& copy, bool urgent, Effects& effects) {

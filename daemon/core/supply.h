@@ -172,7 +172,7 @@ class Supply {
   void KeepImage(const CopyRef& ref, const Copy& copy);
 
   // supply_transfers.cc
-  void Count(const Transfer& transfer);
+  void SaveUnsaved(GroupKey key);
   void HostChecked(const Transfer& transfer, const absl::Status& read,
                    const Content& content, absl::Time now, Effects& effects);
   void HostFilled(const Transfer& transfer, const absl::Status& status,

@@ -28,9 +28,14 @@ bool Supply::BringToHost(const CopyRef& ref, Copy& copy, Need& need,
 void Supply::StartHostFill(const CopyRef& ref, Copy& copy, bool urgent,
                            Effects& effects) {
   const GroupEntry& group = *copies_.FindGroup(ref.key);
-  HOIST_CHECK(group.on_disk());
   TransferWay way = FilesToHost();  // For an empty group.
-  if (group.spilled.has_value()) way = SpillToHost{*group.spilled, copy.offset};
+  if (const auto from = copies_.pageable().Take(ref.key)) {
+    way = PageableToHost{*from, copy.offset};
+  } else if (group.spilled.has_value()) {
+    way = SpillToHost{*group.spilled, copy.offset};
+  } else {
+    HOIST_CHECK(group.in_files);
+  }
   copies_.Fill(copy,
                transfers_.Start(ref.key, std::move(way), urgent, effects));
 }

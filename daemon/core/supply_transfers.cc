@@ -11,7 +11,7 @@ namespace hoistd {
 
 Transfer Supply::Take(TransferId id, const absl::Status& status) {
   Transfer transfer = transfers_.Take(id);
-  if (status.ok()) Count(transfer);
+  if (status.ok()) Count(transfer, counters_);
   return transfer;
 }
 
@@ -28,6 +28,15 @@ void Supply::Done(const Transfer& transfer, const absl::Status& status,
                  },
                  [&](const SpillToHost&) {
                    HostFilled(transfer, status, now, effects);
+                 },
+                 [&](const PageableToHost&) {
+                   copies_.pageable().Drop(transfer.key);
+                   HostFilled(transfer, status, now, effects);
+                   if (status.ok()) return SaveUnsaved(transfer.key);
+                   MarkLostIfGone(transfer.key, status, effects);
+                 },
+                 [&](const HostToPageable&) {
+                   saver_.PagedOut(transfer, status, now, effects);
                  },
                  [&](const CheckOnHost&) {
                    HostChecked(transfer, status, result.content, now, effects);
@@ -68,6 +77,7 @@ void Supply::Forget(ModelId id, absl::Time now, Effects& effects) {
     GroupEntry& group = entry.groups[g];
     const GroupKey key = {id, GroupIndex(g)};
     FailNeeds(key, absl::NotFoundError(absl::StrCat(name, " was forgotten")));
+    copies_.pageable().Forget(key);
     for (auto& [place, copy] : group.copies) {
       if (copy.spilling()) saver_.Orphan({key, place}, copy);
     }
@@ -97,17 +107,22 @@ void Supply::HostChecked(const Transfer& transfer, const absl::Status& read,
   if (status.ok()) {
     HostPresent(ref, copy, now, effects);
     copies_.Apply(copy, ResidencyEvent::kUse);  // No prefetch brought it.
-    if (group.unsaved()) {
-      quota_.Add(model.owner, Quota::kPublishedBytes, SpaceOf(*group.group));
-      saver_.SaveSoon(transfer.key);
-    }
-    return;
+    return SaveUnsaved(transfer.key);
   }
   HostAbsent(ref, copy, status, effects);
   needs_.Wake(transfer.key);
   if (group.on_disk()) return;  // The disk or the files have it.
   MarkLostIfGone(transfer.key, status, effects);
   FailNeeds(transfer.key, group.lost);
+}
+
+// The host has the only copy again.
+void Supply::SaveUnsaved(GroupKey key) {
+  const GroupEntry& group = *copies_.FindGroup(key);
+  if (!group.unsaved()) return;
+  quota_.Add(copies_.FindModel(key.model)->model->owner, Quota::kPublishedBytes,
+             SpaceOf(*group.group));
+  saver_.SaveSoon(key);
 }
 
 void Supply::HostFilled(const Transfer& transfer, const absl::Status& status,
@@ -117,7 +132,7 @@ void Supply::HostFilled(const Transfer& transfer, const absl::Status& status,
   const SpillToHost* spill = transfer.by<SpillToHost>();
   if (status.ok()) {
     HostPresent(ref, copy, now, effects);
-    if (spill != nullptr) KeepImage(ref, copy);
+    if (transfer.by<FilesToHost>() == nullptr) KeepImage(ref, copy);
     return;
   }
   HostAbsent(ref, copy, status, effects);
@@ -170,7 +185,7 @@ void Supply::Sent(const Transfer& transfer, const HostToClient& way,
 void Supply::MarkLostIfGone(GroupKey key, const absl::Status& why,
                             Effects& effects) {
   GroupEntry& group = *copies_.FindGroup(key);
-  if (group.on_disk()) return;
+  if (group.on_disk() || copies_.pageable().KeepOnly(key)) return;
   for (const auto& [place, copy] : group.copies) {
     if (place == kHost && copy.usable()) return;
   }
@@ -180,26 +195,6 @@ void Supply::MarkLostIfGone(GroupKey key, const absl::Status& why,
       "--forget`)"));
   Note(effects, copies_, EventKind::kCopyLost, {key, {OnDisk(), false}},
        std::string(why.message()));
-}
-
-void Supply::Count(const Transfer& transfer) {
-  const uint64_t bytes = transfer.group->image_bytes;
-  if (const auto* files = transfer.by<FilesToHost>()) {
-    for (const SheetRead& read : files->reads) {
-      for (const Sheet::Run& run : RunsOf(transfer.model->sheets, read.from)) {
-        counters_.file_read_bytes += run.bytes;
-      }
-    }
-  } else if (transfer.by<SpillToHost>() != nullptr) {
-    counters_.spill_read_bytes += bytes;
-  } else if (transfer.by<HostToSpill>() != nullptr) {
-    counters_.spill_written_bytes += bytes;
-  } else if (transfer.by<HostToDevice>() != nullptr ||
-             transfer.by<InPlaceToDevice>() != nullptr) {
-    counters_.host_to_device_bytes += bytes;
-  } else if (transfer.by<CheckOnDevice>() != nullptr) {
-    counters_.device_to_host_bytes += bytes;
-  }
 }
 
 }  // namespace hoistd

@@ -51,6 +51,14 @@ struct HostToSpill {
   User owner;
   Readers readers = Readers::kOwner;
 };
+struct HostToPageable {
+  uint64_t host_offset = 0;
+  uint64_t pageable_offset = 0;
+};
+struct PageableToHost {
+  uint64_t pageable_offset = 0;
+  uint64_t host_offset = 0;
+};
 struct HostToDevice {
   ImageRanges from;
   DeviceIndex device;
@@ -72,7 +80,7 @@ struct HostToClient {
 using TransferWay =
     std::variant<FilesToHost, SpillToHost, ClientToHost, CheckOnHost,
                  CheckOnDevice, CheckOnDisk, HostToSpill, HostToDevice,
-                 InPlaceToDevice, HostToClient>;
+                 InPlaceToDevice, HostToClient, HostToPageable, PageableToHost>;
 
 struct Transfer {
   TransferId id;

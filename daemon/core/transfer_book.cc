@@ -41,7 +41,8 @@ Transfer TransferBook::Take(TransferId id) {
 
 const Transfer* TransferBook::FindSpill(GroupKey key) const {
   for (const auto& [id, transfer] : all_) {
-    if (transfer.key == key && transfer.by<HostToSpill>() != nullptr) {
+    if (transfer.key == key && (transfer.by<HostToSpill>() != nullptr ||
+                                transfer.by<HostToPageable>() != nullptr)) {
       return &transfer;
     }
   }

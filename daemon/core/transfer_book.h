@@ -31,7 +31,7 @@ class TransferBook {
   Transfer Take(TransferId id);
 
   const Transfer& At(TransferId id) const { return all_.at(id); }
-  // nullptr: the group is not being spilled.
+  // To the disk or to pageable memory. nullptr: the group is not being spilled.
   const Transfer* FindSpill(GroupKey key) const;
   bool empty() const { return all_.empty(); }
 

@@ -170,6 +170,26 @@ Finding PoolPages(const SelfKnowledge& self) {
           : absl::StrCat(absl::StrJoin(cures, " or "), "; then ", restart));
 }
 
+Finding Pageable(const SelfKnowledge& self) {
+  constexpr char kWhat[] = "pageable memory";
+  if (self.pageable_bytes == 0) return Good(kWhat, "none (host.pageable)");
+  const uint64_t to_come = self.pageable_bytes - self.pageable_made_bytes;
+  const std::string found =
+      absl::StrCat(HumanBytes(self.pageable_made_bytes), " of ",
+                   HumanBytes(self.pageable_bytes), " taken");
+  if (to_come <= self.available_bytes.value_or(to_come)) {
+    return Good(kWhat, found);
+  }
+  return Degraded(
+      kWhat,
+      absl::StrCat(found, ", and ", HumanBytes(*self.available_bytes),
+                   " of memory are free: images that find none "
+                   "are read from the disk"),
+      absl::StrCat("lower host.pageable to ",
+                   HumanBytes(self.pageable_made_bytes + *self.available_bytes),
+                   ", or free memory"));
+}
+
 Finding Nodes(const Machine& machine) {
   return Good("NUMA", machine.memory_nodes == 1
                           ? std::string("one node")
@@ -211,7 +231,7 @@ std::vector<Finding> Examine(const Machine& machine,
   return {Driver(machine, self),  Sharing(self),        StreamWords(self),
           InPlace(self),          PciLinks(machine),    DiskIo(self),
           Memlock(machine, self), Descriptors(machine), PoolPages(self),
-          Nodes(machine),         Keeping(self)};
+          Pageable(self),         Nodes(machine),       Keeping(self)};
 }
 
 }  // namespace hoistd

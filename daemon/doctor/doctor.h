@@ -2,6 +2,7 @@
 #define HOIST_DAEMON_DOCTOR_DOCTOR_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,9 @@ struct SelfKnowledge {
   IoInfo io;
   bool keeps = false;  // Its state survives its death.
   uint64_t host_pool_bytes = 0;
+  uint64_t pageable_bytes = 0;              // host.pageable.
+  uint64_t pageable_made_bytes = 0;         // Of them, taken.
+  std::optional<uint64_t> available_bytes;  // Memory to be had; if known.
   PageKind host_pool_pages = PageKind::kSmall;
   PageKind best_pages = PageKind::kHugetlb;  // host.huge_pages.
   HugePages huge_pages;                      // The kernel's, now.

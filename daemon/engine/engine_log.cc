@@ -44,6 +44,8 @@ std::string WayOf(const Transfer& transfer) {
             return to("in place", way.device);
           },
           [](const HostToClient&) { return std::string("host -> client"); },
+          [](const HostToPageable&) { return std::string("host -> pageable"); },
+          [](const PageableToHost&) { return std::string("pageable -> host"); },
       },
       transfer.way);
 }

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -41,12 +42,27 @@ std::optional<uint64_t> ReadLimit(const std::string& file) {
   return bytes;
 }
 
-// The least value of file `name` in `mount`/`path` and all its parents.
-// Directories may be missing: a container sees its own cgroup at the mount's
-// root, but perhaps the host's path.
+// The value in line "NAME VALUE" or "NAME: VALUE kB"; in bytes.
+std::optional<uint64_t> ReadLine(const std::string& file,
+                                 absl::string_view name) {
+  const std::string text = ReadFile(file).value_or("");
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    uint64_t value = 0;
+    if (!absl::ConsumePrefix(&line, name)) continue;
+    const bool kib = absl::ConsumeSuffix(&line, "kB");
+    if (absl::SimpleAtoi(line, &value)) return kib ? value << 10 : value;
+  }
+  return std::nullopt;
+}
+
+// Of a cgroup's folder.
+using FolderFn = absl::FunctionRef<std::optional<uint64_t>(const std::string&)>;
+
+// The least value of `mount`/`path` and all its parents. Directories may be
+// missing: a container sees its own cgroup at the mount's root, but perhaps the
+// host's path.
 std::optional<uint64_t> LeastUpwards(const std::string& mount,
-                                     absl::string_view path,
-                                     absl::string_view name) {
+                                     absl::string_view path, FolderFn value) {
   std::vector<std::string> parts = absl::StrSplit(path, '/', absl::SkipEmpty());
   // A process outside its namespace's root is shown as "/../x".
   parts.erase(std::remove(parts.begin(), parts.end(), ".."), parts.end());
@@ -54,7 +70,7 @@ std::optional<uint64_t> LeastUpwards(const std::string& mount,
   while (true) {
     std::string folder = mount;
     for (const std::string& part : parts) absl::StrAppend(&folder, "/", part);
-    least = Least(least, ReadLimit(absl::StrCat(folder, "/", name)));
+    least = Least(least, value(folder));
     if (parts.empty()) return least;
     parts.pop_back();
   }
@@ -81,7 +97,11 @@ std::string TooMuch(const HostMemory& memory, absl::string_view what) {
 
 }  // namespace
 
-std::optional<uint64_t> CgroupMemoryLimit(const std::string& root) {
+namespace {
+
+// Over this process's groups of both versions.
+std::optional<uint64_t> LeastOfGroups(const std::string& root, FolderFn v2,
+                                      FolderFn v1) {
   const std::optional<std::string> groups =
       ReadFile(absl::StrCat(root, "/proc/self/cgroup"));
   if (!groups) return std::nullopt;
@@ -93,19 +113,54 @@ std::optional<uint64_t> CgroupMemoryLimit(const std::string& root) {
         absl::StrSplit(line, absl::MaxSplits(':', 2));
     if (fields.size() != 3) continue;
     if (fields[0] == "0" && fields[1].empty()) {
-      // memory.high counts, too: beyond it the kernel throttles every process.
       for (const char* mount : {"", "/unified"}) {
-        for (const char* file : {"memory.max", "memory.high"}) {
-          least = Least(
-              least, LeastUpwards(absl::StrCat(base, mount), fields[2], file));
-        }
+        least = Least(least,
+                      LeastUpwards(absl::StrCat(base, mount), fields[2], v2));
       }
     } else if (HasController(fields[1], "memory")) {
-      least = Least(least, LeastUpwards(absl::StrCat(base, "/memory"),
-                                        fields[2], "memory.limit_in_bytes"));
+      least = Least(least,
+                    LeastUpwards(absl::StrCat(base, "/memory"), fields[2], v1));
     }
   }
   return least;
+}
+
+// memory.high counts, too: beyond it the kernel throttles every process.
+std::optional<uint64_t> LimitV2(const std::string& folder) {
+  return Least(ReadLimit(folder + "/memory.max"),
+               ReadLimit(folder + "/memory.high"));
+}
+
+std::optional<uint64_t> LimitV1(const std::string& folder) {
+  return ReadLimit(folder + "/memory.limit_in_bytes");
+}
+
+// What is left of `limit`. The kernel reclaims an inactive page cache first.
+std::optional<uint64_t> Left(std::optional<uint64_t> limit,
+                             std::optional<uint64_t> used,
+                             std::optional<uint64_t> cache) {
+  if (!limit.has_value() || !used.has_value()) return std::nullopt;
+  const uint64_t kept = *used - std::min(*used, cache.value_or(0));
+  return *limit - std::min(*limit, kept);
+}
+
+}  // namespace
+
+std::optional<uint64_t> CgroupMemoryLimit(const std::string& root) {
+  return LeastOfGroups(root, LimitV2, LimitV1);
+}
+
+std::optional<uint64_t> AvailableMemory(const std::string& root) {
+  const auto v2 = [](const std::string& folder) {
+    return Left(LimitV2(folder), ReadLimit(folder + "/memory.current"),
+                ReadLine(folder + "/memory.stat", "inactive_file "));
+  };
+  const auto v1 = [](const std::string& folder) {
+    return Left(LimitV1(folder), ReadLimit(folder + "/memory.usage_in_bytes"),
+                ReadLine(folder + "/memory.stat", "total_inactive_file "));
+  };
+  return Least(ReadLine(root + "/proc/meminfo", "MemAvailable:"),
+               LeastOfGroups(root, v2, v1));
 }
 
 std::optional<uint64_t> HostMemory::Limit() const {
@@ -119,15 +174,7 @@ bool HostMemory::cgroup_is_less() const {
 HostMemory ReadHostMemory(const std::string& root) {
   HostMemory memory;
   memory.cgroup_limit = CgroupMemoryLimit(root);
-  const std::string text =
-      ReadFile(absl::StrCat(root, "/proc/meminfo")).value_or("");
-  for (absl::string_view line : absl::StrSplit(text, '\n')) {
-    uint64_t kib = 0;
-    if (absl::ConsumePrefix(&line, "MemTotal:") &&
-        absl::ConsumeSuffix(&line, "kB") && absl::SimpleAtoi(line, &kib)) {
-      memory.machine = kib << 10;
-    }
-  }
+  memory.machine = ReadLine(root + "/proc/meminfo", "MemTotal:");
   return memory;
 }
 
@@ -184,6 +231,18 @@ absl::StatusOr<uint64_t> ChooseInPlaceSize(
     }
   }
   return bytes - bytes % kStep;
+}
+
+absl::StatusOr<uint64_t> ChoosePageableSize(uint64_t configured_bytes,
+                                            uint64_t pool_bytes,
+                                            const HostMemory& memory) {
+  const std::optional<uint64_t> limit = memory.Limit();
+  if (limit && configured_bytes > *limit - std::min(*limit, pool_bytes)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "host.pageable is ", configured_bytes, " bytes and the host pool ",
+        pool_bytes, ", but ", TooMuch(memory, "one of them")));
+  }
+  return configured_bytes - configured_bytes % kStep;
 }
 
 }  // namespace hoistd

@@ -15,6 +15,11 @@ namespace hoistd {
 // `root` is a prefix of /proc and /sys; "" except in tests.
 std::optional<uint64_t> CgroupMemoryLimit(const std::string& root);
 
+// Memory that this process could still take: the machine's, and below each of
+// those limits what neither processes nor an active page cache use. nullopt: it
+// cannot be read. `root` as above.
+std::optional<uint64_t> AvailableMemory(const std::string& root);
+
 // Memory available to this process together with all others.
 struct HostMemory {
   std::optional<uint64_t> cgroup_limit;  // As CgroupMemoryLimit.
@@ -45,6 +50,12 @@ absl::StatusOr<HostPoolSize> ChooseHostPoolSize(
 absl::StatusOr<uint64_t> ChooseInPlaceSize(
     std::optional<uint64_t> configured_bytes, uint64_t pool_bytes,
     const HostMemory& memory);
+
+// The size of pageable memory, a multiple of 2 MiB. InvalidArgument: beside the
+// pool it exceeds the available memory.
+absl::StatusOr<uint64_t> ChoosePageableSize(uint64_t configured_bytes,
+                                            uint64_t pool_bytes,
+                                            const HostMemory& memory);
 
 }  // namespace hoistd
 

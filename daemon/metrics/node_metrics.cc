@@ -70,6 +70,7 @@ class Renderer {
 
 Where Renderer::WhereIs(TierAt at) const {
   if (at.tier == Tier::kHost) return {"host", ""};
+  if (at.tier == Tier::kPageable) return {"pageable", ""};
   if (at.tier == Tier::kDisk) return {"disk", ""};
   const std::string device = DeviceLabel(InfoOf(at.device.number()));
   return {device.empty() ? "in_place" : "device", device};
@@ -111,8 +112,8 @@ void Renderer::Tiers() {
   for (const TierMeasure& tier : node_.tiers) {
     const Where where = WhereIs(tier.at);
     for (size_t i = 0; i < kHoldings; ++i) {
-      // The spill store has no other holders.
-      const bool possible = tier.at.tier != Tier::kDisk ||
+      // Below the host nothing is in use.
+      const bool possible = tier.at.tier < Tier::kPageable ||
                             static_cast<Holding>(i) == Holding::kCache;
       if (!possible) continue;
       out_.Sample(tier.held[i],
@@ -177,11 +178,12 @@ void Renderer::Workers() {
 }
 
 void Renderer::Stages() {
-  const char* const kFrom[] = {"device", "host", "disk"};  // By Tier.
+  const char* const kFrom[] = {"device", "host", "pageable",
+                               "disk"};  // By Tier.
   out_.Counter("hoist_stages_total",
                "Leases that were given, by where the bytes were when one was "
-               "asked for: on the device (a hit), on the host (copied), or on "
-               "no tier (read).");
+               "asked for: on the device (a hit), on the host or in pageable "
+               "memory (copied), or on no tier (read).");
   for (size_t i = 0; i < node_.counters.stage_times.size(); ++i) {
     out_.Sample(node_.counters.stage_times[i].total, {{"from", kFrom[i]}});
   }

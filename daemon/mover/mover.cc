@@ -1,6 +1,7 @@
 #include "daemon/mover/mover.h"
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 #include <set>
 #include <thread>
@@ -131,6 +132,8 @@ TransferQueue& Mover::QueueOf(const Transfer& transfer) {
           },
           [&](const InPlaceToDevice&) -> TransferQueue& { HOIST_CHECK(false); },
           [&](const HostToClient&) -> TransferQueue& { return images_; },
+          [&](const HostToPageable&) -> TransferQueue& { return images_; },
+          [&](const PageableToHost&) -> TransferQueue& { return images_; },
       },
       transfer.way);
 }
@@ -368,6 +371,41 @@ void Mover::Carry(const Transfer& transfer, const HostToClient& way) {
       std::min(static_cast<uint64_t>(CopyThreads(parts_)), copy->pieces());
   for (uint64_t i = 0; i < helpers; ++i) {
     copy_threads_->Post([copy] { copy->Help(); });
+  }
+}
+
+void Mover::Carry(const Transfer& transfer, const HostToPageable& way) {
+  const auto from = HostOf(transfer, way.host_offset);
+  const auto to = parts_.pageable.subspan(way.pageable_offset, from.size());
+  if (!parts_.make_pages) return CopyInMemory(transfer.id, from, to);
+  copy_threads_->Post([this, id = transfer.id, from, to] {
+    if (absl::Status made = parts_.make_pages(to); !made.ok()) {
+      return Report(id, std::move(made));
+    }
+    CopyInMemory(id, from, to);
+  });
+}
+
+void Mover::Carry(const Transfer& transfer, const PageableToHost& way) {
+  const auto to = HostOf(transfer, way.host_offset);
+  CopyInMemory(transfer.id,
+               parts_.pageable.subspan(way.pageable_offset, to.size()), to);
+}
+
+void Mover::CopyInMemory(TransferId id, std::span<const std::byte> from,
+                         std::span<std::byte> to) {
+  constexpr uint64_t kPiece = ImageCopy::kPieceBytes;
+  const uint64_t pieces =
+      std::max<uint64_t>(1, (from.size() + kPiece - 1) / kPiece);
+  auto gather = std::make_shared<Gather>(
+      pieces, [this, id](absl::Status s) { Report(id, std::move(s)); });
+  for (uint64_t at = 0; at < pieces * kPiece; at += kPiece) {
+    copy_threads_->Post([gather, from, to, at] {
+      const uint64_t bytes =
+          std::min<uint64_t>(ImageCopy::kPieceBytes, from.size() - at);
+      if (bytes > 0) std::memcpy(to.data() + at, from.data() + at, bytes);
+      gather->Part(absl::OkStatus());
+    });
   }
 }
 

@@ -8,6 +8,7 @@
 #define HOIST_DAEMON_MOVER_MOVER_H_
 
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -40,6 +41,10 @@ using SourceFiles = std::vector<std::shared_ptr<const SourceFile>>;
 struct MoverParts {
   std::span<std::byte> host;      // The host pool.
   std::span<std::byte> in_place;  // Span of in-place memory, if any.
+  std::span<std::byte> pageable;  // Behind the pool, if any.
+  // Makes the pages of a part of it, before the first byte goes there; may
+  // block. nullptr: they are there.
+  std::function<absl::Status(std::span<std::byte>)> make_pages;
   IoEngine* io = nullptr;
   IoHelpers* io_helpers = nullptr;  // nullptr: no file is parked.
   SpillStore* store = nullptr;      // nullptr: nothing spills.
@@ -54,10 +59,10 @@ struct MoverParts {
 // Owns:     the models' files. Borrows the parts.
 // Bounds:   kReadsUnderWay groups from disk, or kSmallReadsUnderWay small ones
 //           (TransferQueue); of files that may hang, per owner as many as
-//           helpers read at once; kImagesUnderWay images to clients, and from
-//           clients one per thread; the link bounds copies to devices; one
-//           image read back from a device, through ReadMemory, kept for each
-//           device once it was checked.
+//           helpers read at once; kImagesUnderWay images to clients and to and
+//           from pageable memory; from clients one per thread; the link bounds
+//           copies to devices; one image read back from a device, through
+//           ReadMemory, kept for each device once it was checked.
 class Mover {
  public:
   static constexpr int kReadsUnderWay = 8;
@@ -104,6 +109,10 @@ class Mover {
   void Carry(const Transfer& transfer, const HostToDevice& way);
   void Carry(const Transfer& transfer, const InPlaceToDevice& way);
   void Carry(const Transfer& transfer, const HostToClient& way);
+  void Carry(const Transfer& transfer, const HostToPageable& way);
+  void Carry(const Transfer& transfer, const PageableToHost& way);
+  void CopyInMemory(TransferId id, std::span<const std::byte> from,
+                    std::span<std::byte> to);
   void CopyIn(const Transfer& transfer, DeviceIndex device,
               std::vector<HostRun> runs);
   void Hash(const Transfer& transfer, std::span<const std::byte> image,

@@ -24,6 +24,8 @@ std::optional<TraceKind> KindOf(const TransferWay& way) {
           [](const HostToDevice&) -> Kind { return std::nullopt; },
           [](const InPlaceToDevice&) -> Kind { return std::nullopt; },
           [](const HostToClient&) -> Kind { return TraceKind::kDeliver; },
+          [](const HostToPageable&) -> Kind { return TraceKind::kPageOut; },
+          [](const PageableToHost&) -> Kind { return TraceKind::kPageIn; },
       },
       way);
 }

@@ -160,6 +160,11 @@ void NodeExplainer::ExplainGroup(const Peer& asker, GroupKey key,
       ExplainPlace(asker, {key, place}, out->add_copies());
     }
   }
+  const bool pageable = node_.copies.pageable().Has(key);
+  if (node_.options.pageable_bytes > 0) {
+    SetPlace(OnPageable(), pageable ? Residency::kPresent : Residency::kAbsent,
+             out->add_copies());
+  }
   // Files are not for hoist to move.
   SetPlace(OnDisk(), entry.on_disk() ? Residency::kPresent : Residency::kAbsent,
            out->add_copies());
@@ -278,6 +283,11 @@ void NodeExplainer::AddBringing(const CopyRef& ref,
       SetBringing(Tier::kHost, bring, out);
       return;
     }
+  }
+  if (node_.copies.pageable().Has(ref.key)) {
+    return SetBringing(
+        Tier::kPageable,
+        bring + TimeFor(bytes, node_.options.pageable_bytes_per_second), out);
   }
   if (!group.on_disk()) return;
   SetBringing(Tier::kDisk,

@@ -105,7 +105,8 @@ void AddCopy(TierAt at, Residency residency, const Copy& copy,
   to->set_pinned(copy.pinned);
 }
 
-void SetGroup(const GroupEntry& entry, GroupIndex index, pb::GroupStatus* out) {
+void SetGroup(const GroupEntry& entry, GroupIndex index, bool pageable,
+              pb::GroupStatus* out) {
   const Group& group = *entry.group;
   out->set_name(group.name);
   out->set_index(index.number());
@@ -119,6 +120,7 @@ void SetGroup(const GroupEntry& entry, GroupIndex index, pb::GroupStatus* out) {
       AddCopy(place.at, copy.state, copy, out);
     }
   }
+  if (pageable) AddCopy(OnPageable(), Residency::kPresent, Copy(), out);
   if (entry.spilled.has_value()) {
     AddCopy(OnDisk(), Residency::kPresent, Copy(), out);
   }
@@ -195,7 +197,7 @@ void NodeReader::Summary(const ModelEntry& entry, pb::ModelSummary* out) const {
   out->set_source(spec.published ? "published"
                                  : absl::StrJoin(spec.files, ", "));
   uint32_t tensors = 0;
-  uint64_t bytes[3] = {};  // By Tier.
+  uint64_t bytes[4] = {};  // By Tier.
   for (const GroupEntry& group : entry.groups) {
     if (IsMissing(*group.group)) continue;
     tensors += static_cast<uint32_t>(group.group->tensors.size());
@@ -238,7 +240,9 @@ absl::Status NodeReader::Groups(const Peer& asker, const std::string& model,
                          FindModel(asker, model));
   for (uint32_t g = 0; g < entry->groups.size(); ++g) {
     if (IsMissing(*entry->groups[g].group)) continue;
-    SetGroup(entry->groups[g], GroupIndex(g), out->add_groups());
+    const GroupKey key = {entry->model->id, GroupIndex(g)};
+    SetGroup(entry->groups[g], key.group, node_.copies.pageable().Has(key),
+             out->add_groups());
   }
   return absl::OkStatus();
 }

@@ -39,6 +39,10 @@ pb::TraceEvent::Kind ToProto(TraceKind kind) {
       return Event::KIND_SPILL_READ;
     case TraceKind::kSpillWrite:
       return Event::KIND_SPILL_WRITE;
+    case TraceKind::kPageIn:
+      return Event::KIND_PAGE_IN;
+    case TraceKind::kPageOut:
+      return Event::KIND_PAGE_OUT;
     case TraceKind::kCheck:
       return Event::KIND_CHECK;
     case TraceKind::kReceive:

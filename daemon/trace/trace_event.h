@@ -23,6 +23,8 @@ enum class TraceKind : uint8_t {
   kFileRead,
   kSpillRead,
   kSpillWrite,
+  kPageIn,   // From pageable memory to the pool.
+  kPageOut,  // And back.
   kCheck,    // Read to be compared, on the host or on the disk.
   kReceive,  // From a client that publishes.
   kDeliver,  // To a client's memory.

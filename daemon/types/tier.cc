@@ -11,6 +11,8 @@ std::string ToString(TierAt at) {
       return absl::StrCat("device ", at.device.number());
     case Tier::kHost:
       return "host";
+    case Tier::kPageable:
+      return "pageable";
     case Tier::kDisk:
       return "disk";
   }

@@ -8,7 +8,8 @@
 
 namespace hoistd {
 
-enum class Tier { kDevice, kHost, kDisk };
+// kPageable: host memory that is not pinned, behind kHost.
+enum class Tier { kDevice, kHost, kPageable, kDisk };
 
 // A tier and, for the device tier, the device.
 struct TierAt {
@@ -20,9 +21,10 @@ struct TierAt {
 
 inline TierAt OnDevice(DeviceIndex device) { return {Tier::kDevice, device}; }
 inline TierAt OnHost() { return {Tier::kHost, DeviceIndex(0)}; }
+inline TierAt OnPageable() { return {Tier::kPageable, DeviceIndex(0)}; }
 inline TierAt OnDisk() { return {Tier::kDisk, DeviceIndex(0)}; }
 
-// "device 0", "host", "disk".
+// "device 0", "host", "pageable", "disk".
 std::string ToString(TierAt at);
 // "1.4 GiB", "512 B".
 std::string HumanBytes(uint64_t bytes);

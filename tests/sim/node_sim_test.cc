@@ -127,6 +127,7 @@ class Life {
     options.arenas_evict = step[3] / 32 % 2 == 0;
     options.slab_pages = 1 + step[2] % 4;
     options.can_spill = step[2] % 4 != 0;
+    if (step[2] / 64 % 3 != 0) options.pageable_pages = 1 + step[2] / 192 % 12;
     options.saves_at_once = step[2] % 8 > 3;
     options.readers = step[2] % 2 == 0 ? Readers::kOwner : Readers::kEveryone;
     if (step[3] % 3 == 0) {

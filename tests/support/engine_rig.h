@@ -61,6 +61,8 @@ class ManualClock final : public Clock {
 struct EngineRigOptions {
   uint64_t host_bytes = uint64_t{8} << 20;
   uint64_t device_bytes = uint64_t{8} << 20;
+  uint64_t pageable_bytes = 0;
+  bool saves_at_once = false;
   bool spills = true;
   uint32_t devices = 1;
   bool keeps = false;  // What an engine has outlives it, for the next one.
@@ -100,6 +102,17 @@ class EngineRig {
     parts.node.slab_bytes = EmulatedDevice::kGranularity;
     parts.node.spill_capacity_bytes = options_.spills ? 1 << 30 : 0;
     parts.mover.host = host_.span();
+    parts.node.pageable_bytes = options_.pageable_bytes;
+    parts.node.saves_at_once = options_.saves_at_once;
+    if (options_.pageable_bytes > 0) {
+      HOIST_ASSIGN_OR_RETURN(pageable_,
+                             AlignedBuffer::Create(options_.pageable_bytes));
+      parts.mover.pageable = pageable_.span();
+      parts.mover.make_pages = [this](std::span<std::byte>) {
+        return memory_is_short ? absl::ResourceExhaustedError("no memory")
+                               : absl::OkStatus();
+      };
+    }
     parts.mover.io = &*faulty_io;
     parts.mover.store = store_.get();
     for (const auto& device : faulty_devices) {
@@ -236,8 +249,9 @@ class EngineRig {
     });
   }
   absl::StatusOr<CopyTotals> Evict(const std::string& model,
-                                   bool forget = false) {
-    return Ask(EvictArgs{{model, "", {}, kAdmin}, forget});
+                                   bool forget = false,
+                                   std::optional<TierAt> at = {}) {
+    return Ask(EvictArgs{{model, "", at, kAdmin}, forget});
   }
   absl::StatusOr<LoadProgress> Load(ModelId model, TierAt to) {
     return Ask(LoadArgs{model, to, [](const LoadProgress&) {}});
@@ -286,6 +300,7 @@ class EngineRig {
 
   TempDir dir;
   ManualClock clock;
+  std::atomic<bool> memory_is_short = false;  // For pageable pages.
   // Called with the last one's host state, before the next one has it.
   std::function<void(FoundOnHost&)> on_found = [](FoundOnHost&) {};
 
@@ -309,6 +324,7 @@ class EngineRig {
 
   const EngineRigOptions options_;
   AlignedBuffer host_;
+  AlignedBuffer pageable_;
   std::unique_ptr<IoEngine> io_;
   std::vector<std::unique_ptr<EmulatedDevice>> devices_;
 

@@ -25,6 +25,7 @@ NodeRig::NodeRig(NodeRigOptions options) : options_(std::move(options)) {
   NodeOptions& node = node_options_;
   node.apart_descriptors = options_.apart_descriptors;
   node.host_capacity_bytes = options_.host_pages * kPage;
+  node.pageable_bytes = options_.pageable_pages * kPage;
   node.slab_bytes = options_.slab_pages * kPage;
   node.arenas_evict = options_.arenas_evict;
   node.saves_at_once = options_.saves_at_once;
@@ -41,6 +42,7 @@ NodeRig::NodeRig(NodeRigOptions options) : options_(std::move(options)) {
     AddDevice(options_.in_place_pages, DeviceKind::kInPlace);
   }
   host_.resize(options_.host_pages);
+  pageable_.resize(options_.pageable_pages);
   node_ = std::make_unique<Node>(node, infos_);
   GrowHost(std::min(options_.host_ready_pages, options_.host_pages));
 }
@@ -504,6 +506,9 @@ Residency NodeRig::StateOf(GroupKey key, TierAt at) const {
   if (const GroupEntry* group = node_->copies().FindGroup(key)) {
     for (const auto& [place, copy] : group->copies) {
       if (place.at == at && copy.state != Residency::kAbsent) return copy.state;
+    }
+    if (at == OnPageable() && node_->copies().pageable().Has(key)) {
+      return Residency::kPresent;
     }
     if (at == OnDisk() && group->spilled.has_value()) {
       return Residency::kPresent;

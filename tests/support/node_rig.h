@@ -30,6 +30,7 @@ struct NodeRigOptions {
   std::vector<uint64_t> device_pages = {8};
   uint64_t in_place_pages = 0;  // Not 0: of one device more, read in place.
   uint64_t slab_pages = 4;      // Also the granularity is a page.
+  uint64_t pageable_pages = 0;
   bool can_spill = false;
   bool saves_at_once = false;
   Readers readers = Readers::kOwner;
@@ -395,6 +396,7 @@ class NodeRig {
   std::map<const Group*, std::vector<Label>> images_;  // By page.
   std::map<std::pair<FileIdentity, uint64_t>, std::unique_ptr<int>> sheets_;
   Memory host_;
+  Memory pageable_;
   std::vector<Memory> device_memory_;
   std::map<TransferId, Transfer> moving_;
   std::map<TransferId, std::unique_ptr<int>> writing_;  // Their labels.

@@ -16,6 +16,7 @@ namespace {
 std::optional<uint64_t> WrittenAt(const Transfer& transfer) {
   if (const auto* way = transfer.by<SpillToHost>()) return way->host_offset;
   if (const auto* way = transfer.by<ClientToHost>()) return way->host_offset;
+  if (const auto* way = transfer.by<PageableToHost>()) return way->host_offset;
   return std::nullopt;
 }
 
@@ -96,6 +97,9 @@ void NodeRig::Begin(const Transfer& transfer) {
   if (const std::optional<uint64_t> to = WrittenAt(transfer)) {
     Fill(host_, *to, bytes, mine);
   }
+  if (const auto* way = transfer.by<HostToPageable>()) {
+    Fill(pageable_, way->pageable_offset, bytes, mine);
+  }
   if (const auto* way = transfer.by<CheckOnDevice>()) {
     ExpectImage(device_memory_[way->device.number()], way->device_offset,
                 *transfer.group, "a check of what is not there");
@@ -150,10 +154,20 @@ void NodeRig::End(const Transfer& transfer, const absl::Status& status) {
                         : nullptr;
       }
     }
+  } else if (const auto* way = transfer.by<HostToPageable>()) {
+    ExpectAll(pageable_, way->pageable_offset, bytes, mine,
+              "two write to pageable memory");
+    Fill(pageable_, way->pageable_offset, bytes, nullptr);
+    if (status.ok()) {
+      FillImage(pageable_, way->pageable_offset, *transfer.group);
+    }
   } else if (const std::optional<uint64_t> to = WrittenAt(transfer)) {
     ExpectAll(host_, *to, bytes, mine, "two write to the host");
     Fill(host_, *to, bytes, nullptr);
-    changed_on_host_.erase(transfer.group.get());
+    // Pageable memory has what the host had.
+    if (transfer.by<PageableToHost>() == nullptr) {
+      changed_on_host_.erase(transfer.group.get());
+    }
     if (status.ok()) FillImage(host_, *to, *transfer.group);
   }
 }
@@ -205,6 +219,12 @@ void NodeRig::Check() {
     if (const auto* spill = transfer.by<HostToSpill>()) {
       ExpectImage(host_, spill->host_offset, *transfer.group,
                   "a spill reads other bytes");
+    } else if (const auto* out = transfer.by<HostToPageable>()) {
+      ExpectImage(host_, out->host_offset, *transfer.group,
+                  "a copy to pageable memory reads other bytes");
+    } else if (const auto* in = transfer.by<PageableToHost>()) {
+      ExpectImage(pageable_, in->pageable_offset, *transfer.group,
+                  "a copy from pageable memory reads other bytes");
     } else if (const auto* device = transfer.by<HostToDevice>()) {
       ExpectRanges(device->from, *transfer.group,
                    "a copy to a device reads other bytes");

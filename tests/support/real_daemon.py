@@ -48,7 +48,8 @@ class Refused(subprocess.CalledProcessError):
 class RealDaemon:
     def __init__(self, binary, pool=8 * MIB, slab=2 * MIB, host=64 * MIB,
                  extra="", backend="emulated", mode="0660", limits=None,
-                 keeper=None, in_place="auto", keeper_options=(), owner=None):
+                 keeper=None, in_place="auto", keeper_options=(), owner=None,
+                 pageable=None):
         self.folder = tempfile.TemporaryDirectory(prefix="hoist-")
         self.path = pathlib.Path(self.folder.name)
         if owner is not None:  # The user that `limits` makes it.
@@ -61,6 +62,8 @@ class RealDaemon:
         self._read = 0
         if isinstance(in_place, str):
             in_place = f'"{in_place}"'
+        # A hoistd of before does not know the key.
+        pageable = f"pageable = {pageable}" if pageable else ""
         config = self.path / "hoistd.toml"
         config.write_text(f"""
 [server]
@@ -76,6 +79,7 @@ slab = {slab}
 [host]
 pool = {host}
 in_place = {in_place}
+{pageable}
 [log]
 sink = "stderr"
 {extra}

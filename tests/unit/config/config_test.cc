@@ -50,6 +50,7 @@ emulated.latency = "10us"
 emulated.others = "3GiB"
 [host]
 pool = 4096
+pageable = "16GiB"
 in_place = 0
 arenas = "above"
 touch_threads = 3
@@ -167,6 +168,7 @@ TEST(Config, ReadsEveryKey) {
   EXPECT_EQ(config.device.emulated.latency, absl::Microseconds(10));
   EXPECT_EQ(config.device.emulated.others_bytes, uint64_t{3} << 30);
   EXPECT_EQ(config.host.pool_bytes, 4096u);
+  EXPECT_EQ(config.host.pageable_bytes, uint64_t{16} << 30);
   EXPECT_EQ(config.host.in_place_bytes, 0u);
   EXPECT_EQ(config.host.touch_threads, 3u);
   EXPECT_EQ(config.host.huge_pages, PageKind::kTransparent);

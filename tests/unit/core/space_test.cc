@@ -64,7 +64,7 @@ TEST_F(SpaceTest, WhatIsNowhereElseIsWrittenToTheDiskBeforeItLeaves) {
   ASSERT_THAT(Bring(HostOf(Key(1, 1))), IsOk());
   EXPECT_THAT(Reserve(HostOf(Key(2, 0))),
               StatusIs(absl::StatusCode::kUnavailable));
-  EXPECT_THAT(space_.TakeWork().spills, ElementsAre(Key(1, 0)));
+  EXPECT_THAT(space_.TakeWork().spills, ElementsAre(::testing::Key(Key(1, 0))));
   EXPECT_TRUE(There(HostOf(Key(1, 0))));
 }
 

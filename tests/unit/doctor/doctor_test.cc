@@ -50,7 +50,7 @@ struct Node {
 
 TEST(Doctor, AGoodNodeLacksNothing) {
   EXPECT_TRUE(Node().Degraded().empty());
-  EXPECT_EQ(Examine(Node().machine, Node().self).size(), 11u);
+  EXPECT_EQ(Examine(Node().machine, Node().self).size(), 12u);
 }
 
 TEST(Doctor, ANodeWithoutAGpuIsGoodToo) {
@@ -88,6 +88,20 @@ TEST(Doctor, EachThingThatIsMissingIsNamedWithItsCure) {
   EXPECT_THAT(found["read in place"], HasSubstr("no memory"));
   EXPECT_THAT(found["disk I/O"], HasSubstr("EPERM"));
   EXPECT_THAT(found["outliving"], HasSubstr("hoist-keeper"));
+}
+
+TEST(Doctor, PageableMemoryThatCannotAllBeHadIsNamed) {
+  Node node;
+  node.self.pageable_bytes = uint64_t{16} << 30;
+  node.self.pageable_made_bytes = uint64_t{4} << 30;
+  node.self.available_bytes = uint64_t{12} << 30;
+  EXPECT_TRUE(node.Degraded().empty());
+  node.self.available_bytes = uint64_t{6} << 30;
+  EXPECT_THAT(node.Degraded()["pageable memory"],
+              AllOf(HasSubstr("4.0 GiB of 16.0 GiB taken"),
+                    HasSubstr("-> lower host.pageable to 10.0 GiB")));
+  node.self.available_bytes.reset();
+  EXPECT_TRUE(node.Degraded().empty()) << "nobody knows";
 }
 
 TEST(Doctor, ASmallPoolNeedsLittleLockedMemory) {

@@ -175,6 +175,41 @@ TEST(InPlaceSize, AsItIsConfiguredBesideThePool) {
               StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
+TEST_F(CgroupTree, WhatIsLeftIsTheLeastOfTheMachinesAndOfEachGroups) {
+  EXPECT_EQ(AvailableMemory(root_), std::nullopt);
+  Write("/proc/meminfo", "MemTotal: 900 kB\nMemAvailable:      90 kB\n");
+  EXPECT_EQ(AvailableMemory(root_), 90u << 10);
+  Member("0::/a\n");
+  Write("/sys/fs/cgroup/a/memory.max", "8000\n");
+  EXPECT_EQ(AvailableMemory(root_), 90u << 10) << "its use is not known";
+  Write("/sys/fs/cgroup/a/memory.current", "6000\n");
+  EXPECT_EQ(AvailableMemory(root_), 2000u);
+  Write("/sys/fs/cgroup/a/memory.stat", "anon 5000\ninactive_file 1000\n");
+  EXPECT_EQ(AvailableMemory(root_), 3000u) << "a page cache makes room";
+  Write("/sys/fs/cgroup/memory.high", "5000\n");
+  Write("/sys/fs/cgroup/memory.current", "7000\n");
+  EXPECT_EQ(AvailableMemory(root_), 0u);
+}
+
+TEST_F(CgroupTree, Version1SaysWhatIsLeft) {
+  Member("5:cpu,memory:/docker/x\n");
+  const std::string group = "/sys/fs/cgroup/memory/docker/x/";
+  Write(group + "memory.limit_in_bytes", "8000\n");
+  Write(group + "memory.usage_in_bytes", "6000\n");
+  Write(group + "memory.stat", "total_inactive_file 500\n");
+  EXPECT_EQ(AvailableMemory(root_), 2500u);
+}
+
+TEST(PageableSize, IsWhatThePoolLeaves) {
+  EXPECT_EQ(ChoosePageableSize(0, 100 * kMiB, Machine()).value(), 0u);
+  EXPECT_EQ(ChoosePageableSize(901 * kMiB, 99 * kMiB, Machine()).value(),
+            900 * kMiB);
+  EXPECT_THAT(ChoosePageableSize(902 * kMiB, 100 * kMiB, Machine()),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("host.pageable"),
+                             HasSubstr("lower one of them"))));
+}
+
 TEST(HostPoolSize, NothingIsRefused) {
   EXPECT_THAT(ChooseHostPoolSize(0, Machine()),
               StatusIs(absl::StatusCode::kInvalidArgument));

@@ -33,7 +33,7 @@ MetricsFacts Facts() {
 NodeMeasure Measure() {
   NodeMeasure node;
   for (const TierAt at : {OnDevice(DeviceIndex(0)), OnDevice(DeviceIndex(1)),
-                          OnHost(), OnDisk()}) {
+                          OnHost(), OnPageable(), OnDisk()}) {
     TierMeasure tier = {.at = at, .capacity_bytes = 100, .used_bytes = 70};
     tier.of(Holding::kLeased) = 40;
     tier.of(Holding::kCache) = 30;

@@ -11,7 +11,8 @@ from typing import Any
 from .._errors import FailedPrecondition, HoistError, Unavailable
 
 _REFUSED, _NO_DAEMON = 1, 3  # Exit codes of client/ctl.
-_TIERS = {"TIER_DEVICE": "device", "TIER_HOST": "host", "TIER_DISK": "disk"}
+_TIERS = {"TIER_DEVICE": "device", "TIER_HOST": "host", "TIER_DISK": "disk",
+          "TIER_PAGEABLE": "pageable"}
 
 
 class Ctl:

@@ -1,0 +1,128 @@
+"""Weights of which the pool holds a part, pageable memory another, the disk all.
+
+pageable_test.py HOIST-KEEPER HOISTD [unittest options]; needs HOIST_LIBRARY,
+PYTHONPATH and NumPy.
+"""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+
+HERE = pathlib.Path(__file__).parent
+sys.path.insert(0, str(HERE / "../../support"))
+
+import hoist  # noqa: E402
+from real_daemon import MIB, RealDaemon, until  # noqa: E402
+
+try:
+    import numpy as np
+except ImportError:
+    np = None
+
+KEEPER = sys.argv.pop(1)
+HOISTD = sys.argv.pop(1)
+GROUPS = 7  # The pool and pageable memory have four each.
+
+
+def bytes_of(group):
+    return np.random.default_rng(group).integers(0, 256, MIB, dtype=np.uint8)
+
+
+@unittest.skipIf(np is None, "needs NumPy")
+class Pageable(unittest.TestCase):
+    def start(self, keeper=None):
+        folder = tempfile.TemporaryDirectory(prefix="hoist-spill-")
+        self.addCleanup(folder.cleanup)
+        self.daemon = RealDaemon(
+            HOISTD, pool=2 * MIB, host=4 * MIB, pageable=4 * MIB,
+            keeper=keeper, extra=f'[disk]\nspill_dir = "{folder.name}/s"\n')
+        self.addCleanup(self.daemon.stop)
+        with self.connect() as session:
+            for group in range(GROUPS):
+                session.publish("model", f"g{group}", {"w": bytes_of(group)},
+                                deadline=60)
+
+    def connect(self):
+        return hoist.connect(self.daemon.socket, connect_deadline=30)
+
+    def check_all(self, session):
+        model = session.model("model")
+        for group in range(GROUPS):
+            with session.stage(model[f"g{group}"], deadline=60) as lease:
+                np.testing.assert_array_equal(lease["w"].numpy(),
+                                              bytes_of(group))
+
+    def test_it_serves_what_the_pool_cannot_hold(self):
+        self.start()
+        with self.connect() as session:
+            for _ in range(2):
+                self.check_all(session)
+        counters = self.daemon.counters()
+        self.assertGreater(counters["pageable_read_bytes"], 0)
+        tier = self.daemon.tier("PAGEABLE")
+        self.assertEqual(tier["capacity_bytes"], 4 * MIB)
+        self.assertGreater(tier["used_bytes"], 0)
+        self.assertIn("\npageable", self.daemon.ctl("status"))
+        self.assertIn("there: made room in the pool",
+                      self.daemon.ctl("explain", "model"))
+        self.assertIn('host.pageable', self.daemon.ctl("config"))
+
+    def test_a_drain_stops_no_copy(self):
+        self.start()
+        with self.connect() as session:
+            self.check_all(session)
+            self.daemon.ctl("drain")
+            self.daemon.count_anew()
+            self.check_all(session)
+        self.assertGreater(self.daemon.counters()["pageable_read_bytes"], 0)
+
+    def test_hoistd_killed_among_copies_loses_nothing(self):
+        self.start(keeper=KEEPER)
+        over = threading.Event()
+        failed = []
+
+        def read():
+            while not over.is_set():
+                try:
+                    with self.connect() as session:
+                        while not over.is_set():
+                            self.check_all(session)
+                except hoist.HoistError:
+                    continue  # hoistd has died.
+                except AssertionError as error:
+                    failed.append(error)
+                    return
+        reader = threading.Thread(target=read)
+        reader.start()
+
+        def pid():
+            try:
+                return int(self.daemon.status()["pid"])
+            except subprocess.CalledProcessError:
+                return None
+        for _ in range(5):
+            until(lambda: self.daemon.until_served() and
+                  self.daemon.counters()["pageable_read_bytes"])
+            dead = pid()
+            os.kill(dead, signal.SIGKILL)
+            until(lambda: pid() not in (None, dead))
+        over.set()
+        reader.join()
+        self.assertEqual(failed, [])
+        with self.connect() as session:
+            self.check_all(session)
+
+    def test_without_a_disk_behind_it_hoistd_does_not_start(self):
+        daemon = RealDaemon(HOISTD, pageable=4 * MIB)
+        self.addCleanup(daemon.stop)
+        self.assertNotEqual(daemon.process.wait(timeout=60), 0)
+        self.assertIn("host.pageable to 0", daemon.log_text())
+
+
+if __name__ == "__main__":
+    unittest.main()
