@@ -6,8 +6,10 @@ bench_disk.py --bin DIR [--folder DIR] [--gib N] [--group-mib N] [--rounds N]
 Runs without a GPU, on the emulated device. In each round fio reads the file
 (O_DIRECT, 1 MiB, 32 deep, io_uring), and a fresh hoistd brings it up to the
 device. They are first and second in turns, with the page cache dropped before
-each; the ratio is of the medians. Then a second worker attaches. Needs fio and
-numpy, and no root; HOIST_LIBRARY names libhoist.
+each; the ratio is of the medians. Then a second worker attaches. At last the
+groups are published, and staged from the pool, from pageable memory and from
+disk.spill_dir, which is in the folder. Needs fio and numpy, and no root;
+HOIST_LIBRARY names libhoist.
 """
 
 from __future__ import annotations
@@ -19,12 +21,14 @@ import pathlib
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 HERE = pathlib.Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE / "../../client/python")]
 
 import hoist  # noqa: E402
+import numpy as np  # noqa: E402
 from common import MIB, hoistd, rss_bytes, table, write_model  # noqa: E402
 
 
@@ -87,6 +91,66 @@ def cold_load(bin_dir: str, path: pathlib.Path, toml: str,
         return fresh, running
 
 
+def publish(session: hoist.Session, name: str, groups: int,
+            group_bytes: int) -> hoist.Model:
+    words = np.arange(group_bytes // 8, dtype=np.uint64)
+    for group in range(groups):
+        words[0] = group
+        model = session.publish(name, f"g{group}", {"w": words},
+                                deadline=300.0)
+    return model
+
+
+def stage_all(session: hoist.Session, model: hoist.Model) -> float:
+    """Seconds to lease all groups at once."""
+    begin = time.perf_counter()
+    session.prefetch(list(model))
+    leases = [session.stage(group, deadline=300.0) for group in model]
+    took = time.perf_counter() - begin
+    for group, lease in enumerate(leases):
+        assert lease["w"].numpy()[0] == group, "wrong bytes"
+        lease.release()
+    return took
+
+
+def by_tier(bin_dir: str, folder: str, groups: int, group_bytes: int,
+            rounds: int) -> dict[str, list[float]]:
+    """Bytes a second from each tier to the device, which is emulated."""
+    total = groups * group_bytes
+    rates: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory(dir=folder) as spill, hoistd(
+            bin_dir, f'[device]\nbackend = "emulated"\npool = {total + 64 * MIB}\n'
+            f'[host]\npool = {total}\npageable = {total}\n'
+            f'[disk]\nspill_dir = "{spill}/s"\n') as daemon:
+        session = hoist.connect(daemon.socket)
+        model = publish(session, "bench", groups, group_bytes)
+        stage_all(session, model)  # Pages that nobody has touched yet.
+
+        def staged(tier: str) -> None:
+            before = daemon.counters()
+            rates.setdefault(tier, []).append(
+                total / stage_all(session, model))
+            after = daemon.counters()
+            moved = {name: after[name] - before[name]
+                     for name in ("pageable_read_bytes", "spill_read_bytes")}
+            assert moved == {
+                "pageable_read_bytes": total if tier == "pageable" else 0,
+                "spill_read_bytes": total if tier == "disk" else 0}, moved
+            daemon.ctl("evict", "bench", "--tier", "device")
+
+        daemon.ctl("evict", "bench", "--tier", "device")
+        for _ in range(rounds):
+            staged("pinned")
+            # Other weights take the pool, and are then forgotten.
+            with hoist.connect(daemon.socket) as other:
+                publish(other, "other", groups, group_bytes)
+            daemon.ctl("evict", "other", "--forget")
+            staged("pageable")
+            daemon.ctl("evict", "bench")
+            staged("disk")
+    return rates
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -137,6 +201,12 @@ def main() -> None:
             rows.insert(2 + at, (what, f"{total / have * 1e3:.0f} ms",
                                  f"{have / 1e9:.2f} GB/s",
                                  f"{have / best:.1%} of fio"))
+        for tier, rates in by_tier(args.bin, args.folder, groups,
+                                   args.group_mib * MIB, args.rounds).items():
+            have = statistics.median(rates)
+            rows.append((f"hoist: {tier} to emulated device",
+                         f"{total / have * 1e3:.0f} ms",
+                         f"{have / 1e9:.2f} GB/s", ""))
     finally:
         path.unlink(missing_ok=True)
     print(f"{args.gib} GiB in {groups} groups, {args.rounds} rounds, "

@@ -66,7 +66,8 @@ class Daemon:
     def counters(self) -> dict[str, int]:
         # Protobuf's JSON leaves zeroes out and quotes 64-bit numbers.
         names = ("file_read_bytes", "host_to_device_bytes",
-                 "device_to_host_bytes", "stages", "stages_resident")
+                 "device_to_host_bytes", "stages", "stages_resident",
+                 "pageable_read_bytes", "spill_read_bytes")
         found = self.status().get("counters", {})
         camel = lambda n: n.split("_")[0] + "".join(
             w.capitalize() for w in n.split("_")[1:])
