@@ -338,6 +338,33 @@ def test_another_quantiser_is_refused_by_name(hoistd, tmp_path, base, method):
         hoist.load(lambda: transformers.LlamaForCausalLM(config()), tmp_path)
 
 
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_folder_that_quanto_wrote_is_refused(hoistd, tmp_path, base,
+                                               declared):
+    """Its config.json says nothing; quanto_qmap.json does, beside it."""
+    saved: dict[str, torch.Tensor] = {}
+    for name, value in load_file(base / "model.safetensors").items():
+        if "_proj." in name:
+            scale = value.abs().amax(1, keepdim=True) / 127
+            saved[f"{name}._data"] = (value / scale).round().to(torch.int8)
+            saved[f"{name}._scale"] = scale
+        else:
+            saved[name] = value
+    save_file(saved, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    if declared:
+        (tmp_path / "quanto_qmap.json").write_text(json.dumps({
+            name.removesuffix(".weight._data"):
+            {"weights": "qint8", "activations": "none"}
+            for name in saved if name.endswith("._data")}))
+    with pytest.raises(hoist.HoistError, match=(
+            "quanto_qmap.json says .*from_pretrained.*hoist.attach" if declared
+            else r"none of the files: .*q_proj\.weight")) as refused:
+        hoist.load(lambda: transformers.LlamaForCausalLM(config()), tmp_path)
+    assert isinstance(refused.value, hoist.Unimplemented if declared
+                      else hoist.NotFound)
+    assert hoistd.tier("HOST")["used_bytes"] == 0
+
+
 @pytest.mark.parametrize("bits, kind, strategy", [
     (4, "int", "group"), (8, "int", "channel"), (8, "float", "channel"),
     (4, "float", "tensor_group")])
