@@ -432,7 +432,7 @@ def test_weights_that_the_library_would_unpack_are_refused(hoistd, tmp_path,
     assert hoistd.tier("HOST")["used_bytes"] == 0
 
 
-@all_formats
+@sampled_formats(*OFTEN, "compressed-tensors nvfp4 unpacked")
 def test_each_tensor_of_a_weight_is_needed(hoistd, tmp_path, folder):
     """None is taken without one, and none is published."""
     saved = load_file(folder / "model.safetensors")
