@@ -91,6 +91,21 @@ TEST_F(NodePageable, WithoutMemoryItGoesToTheDiskAlone) {
   EXPECT_EQ(rig_.counters().spill_read_bytes, 2 * kPage);
 }
 
+TEST_F(NodePageable, OnAFullDiskWhatItHasStillMakesRoom) {
+  const GroupKey a = Saved("a");
+  Saved("b");
+  rig_.Publish(session_, "p", "c", 2);
+  rig_.Finish<ClientToHost>();
+  rig_.Finish<HostToSpill>(absl::ResourceExhaustedError("the disk is full"));
+  const RequestId d = PushOut(a, "d");
+  rig_.FinishAll();
+  EXPECT_OK(rig_.AnswerTo(d)->status);
+  EXPECT_TRUE(Pageable(a));
+  EXPECT_EQ(rig_.TierOf(OnHost()).unsaved_bytes, 4 * kPage) << "c and d stay";
+  rig_.StageNow(session_, a);
+  EXPECT_EQ(rig_.counters().pageable_read_bytes, 2 * kPage);
+}
+
 TEST_F(NodePageable, WhatIsStagedWhileItLeavesStays) {
   const GroupKey a = Saved("a");
   Saved("b");
