@@ -94,7 +94,7 @@ Step RandomStep(World& world, const Weights& weights, std::mt19937_64& random) {
 const char* NameOf(Check check) {
   constexpr std::array kNames = {"bytes",      "overwrite", "books",
                                  "answer",     "slabs",     "progress",
-                                 "given back", "protocol"};
+                                 "given back", "protocol",  "budget"};
   return kNames[static_cast<size_t>(check)];
 }
 

@@ -63,6 +63,7 @@ class SimPieces {
 
   uint64_t budget_bytes = 0;
   bool reading = false;  // A pass has begun.
+  bool touched = false;  // By some pass: the heat is its own.
 
  private:
   const ModelPtr model_;

@@ -21,6 +21,7 @@ enum class Check {
   kProgress,   // Work that can go on goes on.
   kGivenBack,  // After all is released, nothing is held.
   kProtocol,   // Answers are possible ones, and no number is given twice.
+  kBudget,     // What a tensor in place has on its device fits its budget.
 };
 const char* NameOf(Check check);
 

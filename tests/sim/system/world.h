@@ -184,7 +184,10 @@ class World {
   void Place(Worker& worker, SimPieces& pieces, uint32_t which);
   void ReleaseLeft(Worker& worker, SimPieces& pieces);
   void TellHeat(Worker& worker, uint64_t number);
+  void HeatCame(Worker& worker, uint64_t number,
+                const std::vector<GroupHeat>& known);
   void CheckPieces(const Worker& worker, const SimPieces& pieces);
+  void CheckBudget(const Worker& worker, const SimPieces& pieces);
   void CheckNotShown(const Worker& worker, const LeaseGrant& lease) const;
   void CheckApart(const Worker& worker, const LeaseGrant& lease);
   void InPlaceSettles();

@@ -99,6 +99,7 @@ void World::Pass(const Worker& worker, SimPieces& pieces, uint32_t touched) {
   for (size_t i = 0; i < read.size(); ++i) {
     if ((touched >> (i % 10) & 1) == 0) continue;
     read[i] = kPage * kPasses;
+    pieces.touched = true;
     Saw(pieces.book().IsHot(i) ? Seen::kHotPieces : Seen::kColdPieces);
   }
   pieces.book().heat().Add(read, kPasses);
@@ -120,6 +121,8 @@ void World::ChooseHot(Worker& worker, uint64_t number) {
   }
   ReleaseLeft(worker, pieces);
   const std::vector<size_t> next = book.NextToBring(pieces.budget_bytes);
+  // A budget that fell leaves more, until tensors show other memory.
+  if (!next.empty()) CheckBudget(worker, pieces);
   for (const size_t piece : next) {
     StageArgs args;
     args.key = pieces.KeyOf(piece);
@@ -167,7 +170,7 @@ void World::TellHeat(Worker& worker, uint64_t number) {
   HeatArgs args;
   args.model = pieces.model()->id;
   args.device = pieces.device();
-  for (size_t i = 0; i < pieces.size(); ++i) {
+  for (size_t i = 0; i < pieces.size() && pieces.touched; ++i) {
     args.heat.push_back({pieces.KeyOf(i).group,
                          static_cast<float>(pieces.book().heat().OfAPass(i))});
   }
@@ -176,7 +179,36 @@ void World::TellHeat(Worker& worker, uint64_t number) {
       [this, args](SessionId session, Done<std::vector<GroupHeat>> done) {
         engine_->Ask(session, args, std::move(done));
       },
-      nullptr);
+      [this, number](Worker& to, absl::StatusOr<std::vector<GroupHeat>> known) {
+        if (known.ok()) HeatCame(to, number, *known);
+      });
+}
+
+// A tensor that no pass has touched yet begins with what others told.
+void World::HeatCame(Worker& worker, uint64_t number,
+                     const std::vector<GroupHeat>& known) {
+  const auto found = worker.pieces.find(number);
+  if (found == worker.pieces.end()) return;
+  SimPieces& pieces = found->second;
+  std::vector<double> read(pieces.size(), 0);
+  for (const GroupHeat& of : known) {
+    const size_t piece = of.group.number();
+    if (piece >= read.size()) continue;  // Published since.
+    if (read[piece] > 0 || !(of.heat > 0)) {
+      Violation(Check::kProtocol, "a group's heat is told twice, or is none");
+    }
+    read[piece] = of.heat;
+  }
+  if (!pieces.touched && !known.empty()) pieces.book().heat().Seed(read);
+}
+
+void World::CheckBudget(const Worker& worker, const SimPieces& pieces) {
+  const uint64_t bytes = pieces.book().device_bytes();
+  if (bytes <= pieces.budget_bytes) return;
+  Violation(Check::kBudget,
+            absl::StrCat("worker ", worker.number, "'s tensor in place has ",
+                         bytes, " bytes on its device, and a budget of ",
+                         pieces.budget_bytes));
 }
 
 // What is given back may be another's at once.
@@ -230,6 +262,7 @@ void World::InPlaceSettles() {
         while (pieces.MayPlace()) Place(*worker, pieces, 0);
       }
       CheckPieces(*worker, pieces);
+      CheckBudget(*worker, pieces);
     }
   }
 }
