@@ -292,7 +292,7 @@ def _hand_over_pieces(attachment: Attachment, wanted: Wanted,
         check_group(hand.over(spec), spec, cast=False)
         return spec.nbytes
 
-    pieces = list(pieces_of(placed))
+    pieces: list[GroupSpec] = list(pieces_of(placed))
     if not any(piece.in_hand for piece in pieces):
         for piece in pieces:  # A look-up each, for which threads cost time.
             advance(hand_over(piece))
