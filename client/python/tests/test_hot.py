@@ -253,8 +253,10 @@ def test_gates_refuse_other_arguments(fast):
     with pytest.raises(TypeError, match="Calls"):
         fast.Gate(1, 1, *[None] * 15)
     for call, given in ((fast.enter, 4), (fast.leave, 5)):
-        with pytest.raises(AttributeError):  # No group is None.
+        with pytest.raises(TypeError, match="tuple"):
             call(*[None] * given)
+    with pytest.raises(AttributeError):  # No group is None.
+        fast.leave(None, None, (None,), None, None)
 
 
 def test_fields_are_attributes(fast):

@@ -19,6 +19,9 @@ FOLDER = [("test_quantised_files", name) for name in (
     EQUAL, EQUAL, COMPILED, ADAPTED,
     "test_the_bytes_are_the_files_and_kept_once",
     "test_what_is_saved_is_what_was_loaded", OUTLIVES)]
+DIFFUSERS = [("test_quantised_diffusers", name) for name in (
+    EQUAL, EQUAL, COMPILED, ADAPTED, "test_another_worker_reads_nothing",
+    "test_what_is_saved_is_what_was_loaded", OUTLIVES)]
 
 
 def of_file(where: str, shares: str, saves: str) -> list[tuple[str, str]]:
@@ -37,6 +40,8 @@ TESTS = {
     "plain weights": [
         (where, "test_what_was_unpacked_is_saved_as_plain_weights"
          if "saved" in name else name) for where, name in FOLDER],
+    "diffusers' folders: torchao": DIFFUSERS,
+    "diffusers' folders: bitsandbytes": DIFFUSERS,
     "MXFP4 as it is": [("test_quantised_files",
                         "test_mxfp4_is_unpacked_only_if_it_is_told")],
     "`fp8` where": [("test_quantised_files",
