@@ -1,5 +1,6 @@
 #include "daemon/app/pool_watch.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -54,8 +55,12 @@ void PoolWatch::Run() {
   while (true) {
     {
       const absl::MutexLock lock(&mu_);
+      const bool looks = seen.headroom > 0 ||
+                         std::ranges::any_of(watched_, [](const Watched& one) {
+                           return !one.policy.is_whole();
+                         });
       const absl::Time next =
-          seen.headroom > 0 ? clock_.Now() + kInterval : absl::InfiniteFuture();
+          looks ? clock_.Now() + kInterval : absl::InfiniteFuture();
       while (!ends_ && settings_ == seen && clock_.Now() < next) {
         changed_.WaitWithTimeout(&mu_, next - clock_.Now());
       }

@@ -29,6 +29,7 @@ class PoolPolicy {
   std::optional<uint64_t> Look(uint64_t total, uint64_t others,
                                uint64_t headroom, absl::Time now);
   uint64_t capacity() const { return capacity_; }
+  bool is_whole() const { return capacity_ == pool_; }
 
  private:
   std::optional<uint64_t> Become(uint64_t capacity);

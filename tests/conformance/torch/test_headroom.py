@@ -36,12 +36,13 @@ class Others:
         self._text = self._file.read_text()
         self.take(0)
 
-    def take(self, mib: int) -> None:
+    def take(self, mib: int, headroom: int = 2) -> None:
         self._file.write_text(self._text.replace(
-            "[host]", f"headroom = \"2MiB\"\n[device.emulated]\n"
+            "[host]", f"headroom = \"{headroom}MiB\"\n[device.emulated]\n"
             f"others = \"{mib}MiB\"\n[host]"))
         self.hoistd.ctl("reload")
-        until(lambda: self.tier("capacity_bytes") == (22 - mib) * MIB)
+        left = 24 - (headroom and headroom + mib)
+        until(lambda: self.tier("capacity_bytes") == left * MIB)
 
     def tier(self, field: str) -> int:
         return next(int(tier.get(field, 0))
@@ -102,6 +103,13 @@ def test_a_budget_of_its_own_stays(make_hoistd, x):
     assert hoist.stats(model).budget_bytes == before.budget_bytes
     assert others.tier("allocated_bytes") > 8 * MIB
     hoist.detach(model)
+
+
+@pytest.mark.usefixtures("x")
+def test_without_a_headroom_the_pool_is_whole_again(make_hoistd):
+    others = Others(make_hoistd(**SIZES))
+    others.take(14)
+    others.take(14, headroom=0)
 
 
 def test_what_is_idle_leaves_the_device(make_hoistd, x):
