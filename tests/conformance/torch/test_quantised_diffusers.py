@@ -16,10 +16,9 @@ diffusers = pytest.importorskip("diffusers")
 pytest.importorskip("accelerate")
 
 import hoist  # noqa: E402
-from compiling import (CountingBackend, fresh_compiler,  # noqa: E402
-                       plenty_of_code)
 from deaths import start_again  # noqa: E402
 from equal import assert_equal_outputs, same_bytes  # noqa: E402
+from loaded import check_adapters, check_compiled  # noqa: E402
 from safetensors import safe_open  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 from sampled import sampled  # noqa: E402
@@ -187,42 +186,14 @@ def test_what_is_saved_is_what_was_loaded(hoistd, tmp_path, folder):
 
 
 def test_adapters_go_on_top(hoistd, device, folder):
-    peft = pytest.importorskip("peft")
-
-    def adapted(model: nn.Module) -> nn.Module:
-        torch.manual_seed(7)
-        return peft.get_peft_model(model, peft.LoraConfig(
-            r=4, target_modules=["to_q", "to_v"],
-            init_lora_weights=False)).eval()
-
-    expected = run(adapted(the_librarys(folder, device)), device)
-    loaded = load(folder)
-    plain = run(loaded, device)
-    over = adapted(loaded)
-    assert not torch.equal(expected, plain)
-    for turn in range(2):
-        assert_equal_outputs(run(over, device), expected, f"pass {turn}")
-    assert over.unload() is loaded
-    assert_equal_outputs(run(loaded, device), plain, "unloaded")
-    hoist.check(loaded)
-    hoist.detach(loaded)  # peft keeps the module of some kinds.
+    check_adapters(the_librarys(folder, device), load(folder),
+                   lambda model: run(model, device), ["to_q", "to_v"])
 
 
 @pytest.mark.nightly
 def test_it_is_compiled_as_the_librarys_own(hoistd, device, folder):
-    theirs = the_librarys(folder, device)
-    run(theirs, device)  # The library fills 8 bit states in its first pass.
-    with fresh_compiler(), plenty_of_code():
-        expected = run(torch.compile(theirs, backend="aot_eager"), device)
-    loaded = load(folder)
-    with fresh_compiler(), plenty_of_code():
-        backend = CountingBackend()
-        compiled = torch.compile(loaded, backend=backend)
-        for turn in range(3):
-            assert_equal_outputs(run(compiled, device), expected,
-                                 f"pass {turn}")
-        assert backend.compilations
-    hoist.check(loaded)
+    check_compiled(the_librarys(folder, device), load(folder),
+                   lambda model: run(model, device))
 
 
 def test_each_tensor_of_a_weight_is_needed(hoistd, tmp_path, folder):

@@ -17,10 +17,9 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("transformers.core_model_loading")
 
 import hoist  # noqa: E402
-from compiling import (CountingBackend, fresh_compiler,  # noqa: E402
-                       plenty_of_code)
 from deaths import start_again  # noqa: E402
 from equal import assert_equal_outputs, same_bytes  # noqa: E402
+from loaded import check_adapters, check_compiled  # noqa: E402
 from packed import (DTYPE, WRITERS, config, tell, with_kernels,  # noqa: E402
                     write, write_base, write_compressed, write_fp8_blocks,
                     write_mxfp4)
@@ -34,9 +33,9 @@ from torch import nn  # noqa: E402
 Folder = pathlib.Path
 FORMATS = list(WRITERS)
 UNPACKED = [kind for kind in FORMATS if "unpacked" in kind]
-# One of each library; the others differ from them in the numbers alone.
 # Beside a weight, and no part of its value.
 NEEDLESS = ("weight_format", "input_global_scale")
+# One of each library; the others differ from them in the numbers alone.
 OFTEN = ("bitsandbytes nf4", "torchao int8", "fp8 blocks",
          "compressed-tensors fp8", "mxfp4 unpacked")
 
@@ -286,43 +285,15 @@ def test_it_outlives_hoistd(make_hoistd, device, folder):
 
 @sampled_formats(*OFTEN)
 def test_adapters_go_on_top(hoistd, device, folder):
-    peft = pytest.importorskip("peft")
-
-    def adapted(model: nn.Module) -> nn.Module:
-        torch.manual_seed(7)
-        return peft.get_peft_model(model, peft.LoraConfig(
-            r=4, target_modules=["q_proj", "down_proj"],
-            init_lora_weights=False)).eval()
-
-    expected = run(adapted(the_librarys(folder, device)), device)
-    loaded = load(folder)
-    plain = run(loaded, device)
-    over = adapted(loaded)
-    assert not torch.equal(expected, plain)
-    for turn in range(2):
-        assert_equal_outputs(run(over, device), expected, f"pass {turn}")
-    assert over.unload() is loaded
-    assert_equal_outputs(run(loaded, device), plain, "unloaded")
-    hoist.check(loaded)
-    hoist.detach(loaded)  # peft keeps the module of some kinds.
+    check_adapters(the_librarys(folder, device), load(folder),
+                   lambda model: run(model, device), ["q_proj", "down_proj"])
 
 
 @pytest.mark.nightly
 @sampled_formats("torchao int8")
 def test_it_is_compiled_as_the_librarys_own(hoistd, device, folder):
-    theirs = the_librarys(folder, device)
-    run(theirs, device)  # Removes hooks of the library's.
-    with fresh_compiler(), plenty_of_code():
-        expected = run(torch.compile(theirs, backend="aot_eager"), device)
-    loaded = load(folder)
-    with fresh_compiler(), plenty_of_code():
-        backend = CountingBackend()
-        compiled = torch.compile(loaded, backend=backend)
-        for turn in range(3):
-            assert_equal_outputs(run(compiled, device), expected,
-                                 f"pass {turn}")
-        assert backend.compilations
-    hoist.check(loaded)
+    check_compiled(the_librarys(folder, device), load(folder),
+                   lambda model: run(model, device))
 
 
 # --- What is refused.
