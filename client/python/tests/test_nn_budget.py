@@ -9,7 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import hoist  # noqa: E402
-from hoist.nn._plan.budget import find_device, to_bytes  # noqa: E402
+from hoist.nn._plan.budget import (  # noqa: E402
+    find_device, first_device, to_bytes)
 
 
 @pytest.mark.parametrize("amount, nbytes", [
@@ -64,3 +65,13 @@ def test_a_device_that_hoistd_lacks_is_not_found_and_all_are_listed(wanted):
 def test_what_names_no_device_is_an_invalid_argument(wanted):
     with pytest.raises(hoist.InvalidArgument, match="device"):
         find_device(session("emulated"), wanted)
+
+
+@pytest.mark.parametrize("budget, wanted, found", [
+    ({1: "1GiB", 0: None}, None, "cuda:3"), ({0: None, 1: None}, None, "cpu"),
+    (0.5, 1, "cuda:3"), (None, 0, "cpu")], ids=repr)
+def test_the_first_device_is_the_budgets_or_the_wanted_one(
+        monkeypatch, budget, wanted, found):
+    monkeypatch.setattr("hoist._tensor._cuda_device", lambda uuid: "cuda:3")
+    assert first_device(session("emulated", "cuda"), budget,
+                        wanted) == torch.device(found)

@@ -392,6 +392,30 @@ def test_unpacked_weights_of_two_types_are_two_models(hoistd, device, tmp_path,
                              str(dtype))
 
 
+@pytest.mark.only_cuda("on the emulated device the CPU computes")
+@pytest.mark.parametrize("full", [False, True])
+def test_the_gpu_unpacks_weights_or_else_the_cpu(hoistd, device, tmp_path, base,
+                                                 monkeypatch, full):
+    """full: the library's operation finds no memory on the GPU."""
+    library = pytest.importorskip("transformers.integrations.mxfp4")
+    convert, devices = library.Mxfp4Dequantize.convert, set()
+
+    def recorded(self: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        found = {one.device.type for value in tensors.values() for one in
+                 (value if isinstance(value, list) else [value])}
+        devices.update(found)
+        if full and "cuda" in found:
+            raise torch.OutOfMemoryError("as it is told")
+        return convert(self, tensors, *args, **kwargs)
+
+    monkeypatch.setattr(library.Mxfp4Dequantize, "convert", recorded)
+    WRITERS["mxfp4 unpacked"](base, tmp_path)
+    loaded = load(tmp_path)
+    assert devices == {"meta", "cuda", *["cpu"] * full}
+    assert_equal_outputs(run(loaded, device),
+                         run(the_librarys(tmp_path, device), device))
+
+
 @pytest.mark.only_emulated("a GPU has kernels for it")
 def test_weights_that_the_library_would_unpack_are_refused(hoistd, tmp_path,
                                                            base):

@@ -122,7 +122,8 @@ class Computed:
 
     inputs: the files' tensors that it takes, by name.
     results: its results, by the module's names: shapes and types, on meta.
-    run: computes them from the inputs' values, which it may write to.
+    run: computes them from the inputs' values, which it may write to, on
+        their device.
     recipe: equal for computations with equal results from equal inputs, in any
         process.
     """
@@ -166,9 +167,11 @@ class Load:
     def values(self, tensors: Mapping[str, torch.Tensor]
                ) -> dict[str, torch.Tensor]:
         """The same, of tensors with values. Unimplemented: the library fails.
-        """
+        OutOfMemoryError: the tensors' device has too little."""
         try:
             return self.run(tensors)
+        except torch.OutOfMemoryError:
+            raise
         except Exception as error:  # Any error of the library's operations.
             raise Unimplemented(
                 f"transformers does not make {self.target} of "

@@ -21,7 +21,7 @@ from ...checkpoint import (FileTensor, Packed, Paths, Rename, find_files,
                            pack_diffusers, pack_gguf, pack_scaled, quantise,
                            read_headers, refuse_declared, refuse_losses,
                            single_file_sources)
-from .._plan.budget import Budget
+from .._plan.budget import Budget, first_device
 from .._store.building import build_on_meta, default_dtype
 from .._store.converting import convert
 from .._store.matching import (check_ties, conversion_reasons, file_groups,
@@ -129,6 +129,7 @@ def load(  # type: ignore[misc]
         "progress": progress, "deadline": deadline, "in_place": in_place,
         **terms})
     check_wanted(wanted)
+    computes = first_device(wanted.session, wanted.budget, wanted.device)
     with one_path(path) as found:
         files = find_files(found)
         headers = read_headers(files)
@@ -168,7 +169,7 @@ def load(  # type: ignore[misc]
         unchanged = identity(files, "")
     original, conversion = convert(
         module, wanted.session, specs, registered, name, dtype, matched,
-        wanted.deadline, wanted.progress)
+        computes, wanted.deadline, wanted.progress)
     if original is not registered:
         wanted.session.done_with(registered)
     source = Files(path, name, rule, joined, registered.fingerprint, unchanged,

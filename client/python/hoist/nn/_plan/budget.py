@@ -104,6 +104,15 @@ def find_device(session: _session.Session, wanted: Any
     raise NotFound(f"hoistd does not manage {target}; it has {_list(session)}")
 
 
+def first_device(session: _session.Session, budget: Budget, wanted: Any
+                 ) -> torch.device:
+    """The name in torch of the first device that the budget names, else of the
+    wanted one; find_device's errors."""
+    if isinstance(budget, Mapping):
+        wanted = next(iter(budget))
+    return find_device(session, wanted)[1]
+
+
 def _list(session: _session.Session) -> str:
     return ", ".join(f"{device.index} ({device.kind}, {device.name})"
                      for device in session.devices)

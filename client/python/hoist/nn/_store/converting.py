@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from typing import Callable, Mapping
+from typing import Callable, Iterator, Mapping
 
 import torch
 from torch import nn
@@ -26,6 +27,7 @@ class Conversion:
     name: str
     storage: Mapping[str, Mapping[str, torch.dtype]]  # By group, and tensor.
     computed: Mapping[str, tuple[Computed, str]]
+    device: torch.device  # Computes, as far as its memory suffices.
 
     def model(self, session: _session.Session, specs: list[GroupSpec],
               original: Model, deadline: float,
@@ -39,11 +41,12 @@ class Conversion:
             return made
         total = sum(spec.nbytes for spec in specs)
         with progress_bar(progress, f"convert {self.name}", total
-                          ) as advance, done_if_it_fails(session) as used:
+                          ) as advance, done_if_it_fails(session) as used, \
+                _freed(self.device):
             for spec in specs:
                 made = publish_cast(
                     session, self.name, spec, original[spec.name], deadline,
-                    _computer(spec, self.computed))
+                    _computer(spec, self.computed, self.device))
                 used[:] = [made]
                 advance(spec.nbytes)
         assert made is not None
@@ -52,11 +55,14 @@ class Conversion:
 
 def convert(root: nn.Module, session: _session.Session,
             specs: list[GroupSpec], original: Model, name: str,
-            dtype: torch.dtype | None, matched: Matched, deadline: float,
-            progress: bool | None) -> tuple[Model, Conversion | None]:
+            dtype: torch.dtype | None, matched: Matched, device: torch.device,
+            deadline: float, progress: bool | None
+            ) -> tuple[Model, Conversion | None]:
     """The model of the files, or a published one: with weights computed from
     the files' tensors, and floating weights as `dtype`, except those that the
-    model's library keeps in another type."""
+    model's library keeps in another type.
+
+    device: computes, or the CPU where its memory does not suffice."""
     computed = matched.computed
     converts = conversions(root, dtype, matched)
     for spec in specs:
@@ -76,7 +82,7 @@ def convert(root: nn.Module, session: _session.Session,
     if dtype is not None and any(spec.storage for spec in specs):
         name = cast_name(name, source, specs, dtype)
     conversion = Conversion(
-        name, {spec.name: spec.storage for spec in specs}, computed)
+        name, {spec.name: spec.storage for spec in specs}, computed, device)
     with done_if_it_fails(session, original):
         converted = conversion.model(session, specs, original, deadline,
                                      progress)
@@ -95,7 +101,8 @@ def _recipes(computed: Mapping[str, tuple[Computed, str]]
     return sorted((name, one.recipe) for name, (one, _) in computed.items())
 
 
-def _computer(spec: GroupSpec, computed: Mapping[str, tuple[Computed, str]]
+def _computer(spec: GroupSpec, computed: Mapping[str, tuple[Computed, str]],
+              device: torch.device
               ) -> Callable[[HostImage], dict[str, torch.Tensor]]:
     """Computes a group from the image of its inputs."""
     def compute(image: HostImage) -> dict[str, torch.Tensor]:
@@ -106,12 +113,38 @@ def _computer(spec: GroupSpec, computed: Mapping[str, tuple[Computed, str]]
                 continue
             one, key = computed[stored.name]
             if id(one) not in done:
-                with torch.no_grad():
-                    # A copy, as an image cannot be written to.
-                    done[id(one)] = one.run({
-                        tensor: image[input_name(spec, tensor)].torch().clone()
-                        for tensor in one.inputs})
-            made[stored.name] = done[id(one)][key].contiguous()
+                done[id(one)] = run_on(device, one, {
+                    tensor: image[input_name(spec, tensor)].torch()
+                    for tensor in one.inputs})
+            made[stored.name] = done[id(one)][key]
         return made
 
     return compute
+
+
+def run_on(device: torch.device, one: Computed,
+           inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The results, computed on the device, or on the CPU if the device has no
+    memory for it; in host memory. Writes to no input."""
+    if device.type != "cpu":
+        with contextlib.suppress(torch.OutOfMemoryError):
+            return _run_on(device, one, inputs)
+    return _run_on(torch.device("cpu"), one, inputs)
+
+
+def _run_on(device: torch.device, one: Computed,
+            inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    with torch.no_grad():
+        made = one.run({name: tensor.to(device, copy=True)
+                        for name, tensor in inputs.items()})
+        return {key: value.contiguous().cpu() for key, value in made.items()}
+
+
+@contextlib.contextmanager
+def _freed(device: torch.device) -> Iterator[None]:
+    """torch keeps the memory that it freed on a GPU, and hoistd may need it."""
+    try:
+        yield
+    finally:
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
