@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import hoist
+from deaths import start_again
 from hoist import _hot, _library
 from real_daemon import RealDaemon, Refused
 
@@ -133,6 +134,30 @@ def interrupt() -> None:
 def drain(daemon: RealDaemon) -> None:
     with contextlib.suppress(Refused):  # Leases are still held.
         daemon.ctl("drain", "--deadline", "0")
+
+
+def plant(daemon: RealDaemon) -> None:
+    raise ValueError("planted")
+
+
+def fill(daemon: RealDaemon, size: str = "largest_free_bytes") -> None:
+    """Of the host tier, all that is free, until it is forgotten."""
+    room = int(daemon.tier("HOST")[size])
+    with hoist.connect(daemon.socket) as session:
+        session.publish("filler", "g", {
+            "w": torch.zeros(room, dtype=torch.uint8)}, deadline=1)
+    daemon.ctl("pin", "filler", "--tier", "host")
+
+
+def unfill(daemon: RealDaemon) -> None:
+    daemon.ctl("evict", "filler", "--forget")
+
+
+# What comes before the last group of a load is computed, and what ends it.
+LATE: dict[str, tuple[Callable[[RealDaemon], None],
+                      Callable[[RealDaemon], None]]] = {
+    "error": (plant, lambda daemon: None), "full": (fill, unfill),
+    "kill": (lambda daemon: daemon.kill(), start_again)}
 
 
 def forget_all(daemon: RealDaemon) -> None:

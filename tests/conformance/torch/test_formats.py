@@ -58,10 +58,12 @@ TESTS = {
         "test_scaled_file", "test_workers_share_the_weights", UNSAVED),
     "int8, MXFP8": [("test_scaled_file",
                      "test_other_scales_are_refused_by_name")],
-    "a GGUF file": of_file(
+    "a GGUF file, into diffusers'": of_file(
         "test_gguf_load", "test_workers_share_the_blocks", UNSAVED),
-    "GGUF files": [("test_gguf_load",
-                    "test_transformers_gguf_is_refused_by_name")],
+    "a GGUF file, into transformers'": [("test_gguf_unpacked", name) for name in (
+        EQUAL, EQUAL, COMPILED, ADAPTED,
+        "test_workers_share_what_the_first_one_unpacked",
+        "test_it_is_saved_as_plain_weights", OUTLIVES)],
 }
 
 

@@ -159,7 +159,7 @@ def test_what_takes_more_than_diffusers_layers_is_refused(hoistd, tmp_path):
         hoist.load(make, path, rename={})
     with pytest.raises(hoist.InvalidArgument, match="storage_dtype="):
         hoist.load(make, path, storage_dtype=torch.float8_e4m3fn)
-    with pytest.raises(hoist.Unimplemented, match="diffusers' models alone"):
+    with pytest.raises(hoist.Unimplemented, match="diffusers and transformers alone"):
         hoist.load(lambda: nn.Linear(4, 4), path)
     with pytest.raises(hoist.Unimplemented, match="by its name.*gguf-split"):
         hoist.load(make, tmp_path)
@@ -195,14 +195,3 @@ def test_what_diffusers_keeps_in_float32_is_refused(hoistd, monkeypatch,
                        "float32, and unpacks it.*from_single_file.*hoist.attach"):
         load(kind, path)
     assert hoistd.tier("HOST")["used_bytes"] == 0
-
-
-def test_transformers_gguf_is_refused_by_name(hoistd, tmp_path):
-    transformers = pytest.importorskip("transformers")
-    _, path, _ = qwen(tmp_path)
-    said = transformers.LlamaConfig(
-        hidden_size=64, intermediate_size=64, num_hidden_layers=1,
-        num_attention_heads=2, vocab_size=8)
-    with pytest.raises(hoist.Unimplemented,
-                       match="transformers unpacks.*gguf_file=.*hoist.attach"):
-        hoist.load(lambda: transformers.LlamaForCausalLM(said), path)

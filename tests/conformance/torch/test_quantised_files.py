@@ -11,7 +11,6 @@ from typing import Any, Iterator
 
 import pytest
 
-numpy = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("transformers.core_model_loading")
@@ -19,11 +18,11 @@ pytest.importorskip("transformers.core_model_loading")
 import hoist  # noqa: E402
 from deaths import start_again  # noqa: E402
 from equal import assert_equal_outputs, same_bytes  # noqa: E402
+from failing import LATE, fill, unfill  # noqa: E402
 from loaded import check_adapters, check_compiled  # noqa: E402
 from packed import (DTYPE, WRITERS, config, tell, with_kernels,  # noqa: E402
                     write, write_base, write_compressed, write_fp8_blocks,
                     write_mxfp4)
-from real_daemon import RealDaemon  # noqa: E402
 from safetensors import safe_open  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 from sampled import sampled  # noqa: E402
@@ -447,28 +446,6 @@ def test_each_tensor_of_a_weight_is_needed(hoistd, tmp_path, folder):
                            + re.escape(lost)):
             load(tmp_path)
         assert hoistd.tier("HOST")["used_bytes"] == 0, lost
-
-
-def fail(daemon: RealDaemon) -> None:
-    raise ValueError("planted")
-
-
-def fill(daemon: RealDaemon, size: str = "largest_free_bytes") -> None:
-    """Of the host tier, all that is free, until it is forgotten."""
-    room = int(daemon.tier("HOST")[size])
-    with hoist.connect(daemon.socket) as session:
-        session.publish("filler", "g", {"w": numpy.zeros(room, numpy.uint8)},
-                        deadline=1)
-    daemon.ctl("pin", "filler", "--tier", "host")
-
-
-def unfill(daemon: RealDaemon) -> None:
-    daemon.ctl("evict", "filler", "--forget")
-
-
-# What comes before the last group is computed, and what ends it.
-LATE = {"error": (fail, lambda daemon: None), "full": (fill, unfill),
-        "kill": (lambda daemon: daemon.kill(), start_again)}
 
 
 @pytest.mark.parametrize("act", LATE)

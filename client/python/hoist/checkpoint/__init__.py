@@ -17,6 +17,7 @@ reason.
     _recipes       what one of its weights is made of
     _single_file   diffusers' modules over a file with the original's names
     _gguf          the same over a GGUF file
+    _gguf_unpacked transformers' modules over one, of plain weights
     _scaled        the same over weights of 8-bit floats with scales
     _meaning       the files' other facts about weights: refused, if unused
 

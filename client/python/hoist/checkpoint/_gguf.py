@@ -1,12 +1,14 @@
-"""Modules of diffusers over a GGUF file, made by its quantiser.
+"""Modules over a GGUF file: of diffusers, made by its quantiser, or of
+transformers.
 
-Its own layers unpack the file's blocks in each forward. No block type and no
-arithmetic is here.
+diffusers' own layers unpack the file's blocks in each forward. No block type and
+no arithmetic is here.
 """
 
 from __future__ import annotations
 
 import importlib
+import pathlib
 import sys
 from typing import Any, Mapping
 
@@ -14,6 +16,7 @@ import torch
 from torch import nn
 
 from .._errors import Unimplemented
+from ._gguf_unpacked import unpack_gguf
 from ._pieces import Piece, Source, whole
 from ._quantised import Packed
 from ._safetensors import FileTensor
@@ -26,19 +29,25 @@ _INSTEAD = ("have diffusers' from_single_file(..., quantization_config="
 _UNPACKED = ("F32", "F16")  # As diffusers' load_gguf_checkpoint.
 
 
-def pack_gguf(module: Any, headers: Mapping[str, FileTensor],
+def pack_gguf(module: Any, file: pathlib.Path,
+              headers: Mapping[str, FileTensor],
               dtype: torch.dtype | None) -> Packed:
     """Has diffusers' quantiser make the module its own. Its packed weights are
-    GGUFParameters on the meta device, of the file's blocks.
+    GGUFParameters on the meta device, of the file's blocks. transformers'
+    modules keep their layers: see unpack_gguf.
 
-    dtype: what the layers compute in; None: float32, as
+    dtype: what diffusers' layers compute in; None: float32, as
         GGUFQuantizationConfig.
 
-    Unimplemented: the module is none of diffusers', or the library makes a
-    weight of more than runs of the file's blocks, or knows no such blocks.
+    Unimplemented: the module is of neither, or diffusers makes a weight of more
+    than runs of the file's blocks, or knows no such blocks; unpack_gguf's.
     """
+    if is_of(module, "transformers.modeling_utils", "PreTrainedModel"):
+        return unpack_gguf(module, file, headers, dtype)
     if not is_diffusers(module):
-        raise Unimplemented(_others(module))
+        raise Unimplemented(
+            "hoist.load takes GGUF files into modules of diffusers and "
+            "transformers alone; Session.register has the tensors themselves")
     packed = Packed(dtype=dtype or torch.float32)
     try:
         library: Any = importlib.import_module("diffusers.quantizers.gguf.utils")
@@ -109,17 +118,6 @@ def _block_type(name: str, source: Source,
                        "and no tensor has two types of blocks")
     kind = found.pop() if found else "F32"
     return "" if kind in _UNPACKED else kind
-
-
-def _others(module: nn.Module) -> str:
-    if is_of(module, "transformers.modeling_utils", "PreTrainedModel"):
-        return ("transformers unpacks a GGUF file as it loads it, so that "
-                "hoistd cannot read the weights from it; "
-                "from_pretrained(folder, gguf_file=...) makes the module, and "
-                "hoist.attach takes it; or save_pretrained writes it as "
-                "safetensors once, and hoist.load takes that folder")
-    return ("hoist.load has layers for GGUF's packed weights in diffusers' "
-            "models alone; Session.register has the tensors themselves")
 
 
 def _refusal(why: str) -> Unimplemented:

@@ -28,8 +28,8 @@ from ._meaning import INSTEAD, config_of
 from ._pieces import Piece, Source, whole
 from ._recipes import refuse_incomplete
 from ._safetensors import Bytes, FileTensor, Paths
-from ._transformers import (Computed, Load, collect, library_computations,
-                            library_sources, quantization_config)
+from ._transformers import (Computed, Load, collect, library_weights,
+                            quantization_config)
 
 # Quantisers whose modules compute with the files' tensors unchanged, by test.
 _PACKED = ("bitsandbytes", "compressed-tensors", "fp8", "torchao")
@@ -127,7 +127,7 @@ def pack(module: nn.Module, quantizer: Any, files: Sequence[pathlib.Path],
     loads, _ = collect(module, headers)
     _refuse_incomplete(quantizer, loads, files, headers)
     if _unpacks(quantizer):
-        return _unpack(module, quantizer, headers)
+        return unpack(module, quantizer, headers)
     mapped = _Mapped(files, headers)
     packed = Packed(mapped)
     for load in loads.values():
@@ -190,16 +190,17 @@ def _refuse_incomplete(quantizer: Any, loads: Mapping[str, Load],
              if _is_quantisers(load)}, headers, Bytes(files).read)
 
 
-def _unpack(module: nn.Module, quantizer: Any,
-            headers: Mapping[str, FileTensor]) -> Packed:
-    sources, refused = library_sources(module, headers)
-    computed = library_computations(module, headers, refused)
+def unpack(module: nn.Module, quantizer: Any,
+           headers: Mapping[str, FileTensor]) -> Packed:
+    """Plain weights, computed by the quantizer's converters. Unimplemented:
+    they need more than the files' tensors."""
+    with _told(quantizer, "does not tell what its weights are made of"):
+        plain, refused = library_weights(module, headers)
     for name, why in refused.items():
-        if name not in computed:
-            raise _refusal(quantizer, f"does not make {name}: {why}")
+        raise _refusal(quantizer, f"does not make {name}: {why}")
     with _told(quantizer, "does not finish"):
         quantizer.postprocess_model(module)
-    return Packed(plain={**sources, **computed})
+    return Packed(plain=plain)
 
 
 def _keep_compressed(module: nn.Module, quantizer: Any) -> None:

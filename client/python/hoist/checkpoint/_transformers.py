@@ -56,7 +56,7 @@ def library_sources(module: nn.Module, headers: Mapping[str, FileTensor],
     if int(version.partition(".")[0]) < 5:
         return _renamed(module, headers), {}
     try:
-        return _converted(module, headers, packed)
+        return _followed(module, headers, *collect(module, headers), packed)
     except (AttributeError, ImportError, LookupError, TypeError,
             ValueError) as error:
         raise Unimplemented(
@@ -93,8 +93,27 @@ def library_computations(module: nn.Module,
                          names: Collection[str]) -> dict[str, Computed]:
     """Computations for those of `names` that library_sources refused, if the
     library's converters need nothing but the files' tensors."""
-    found: dict[str, Computed] = {}
+    return _computed(module, headers, *collect(module, headers), names)
+
+
+def library_weights(module: nn.Module, headers: Mapping[str, FileTensor]
+                    ) -> tuple[dict[str, Source | Computed], dict[str, str]]:
+    """Of a module whose quantizer unpacks: library_sources, where those that it
+    refuses are library_computations if they can. The library is asked once, as
+    some quantizers add their work to its converters each time.
+
+    Its errors are the caller's."""
     loads, quantizer = collect(module, headers)
+    sources, refused = _followed(module, headers, loads, quantizer)
+    computed = _computed(module, headers, loads, quantizer, refused)
+    return {**sources, **computed}, {
+        name: why for name, why in refused.items() if name not in computed}
+
+
+def _computed(module: nn.Module, headers: Mapping[str, FileTensor],
+              loads: Mapping[str, Load], quantizer: Any,
+              names: Collection[str]) -> dict[str, Computed]:
+    found: dict[str, Computed] = {}
     known = _tensors_of(module)
     for load in loads.values():
         if load.converter is None or not set(load.targets) & set(names):
@@ -234,10 +253,10 @@ def _tensors_of(module: nn.Module) -> dict[str, torch.Tensor]:
             if isinstance(value, torch.Tensor)}
 
 
-def _converted(module: Any, headers: Mapping[str, FileTensor],
-               packed: Collection[str]) -> _Found:
+def _followed(module: nn.Module, headers: Mapping[str, FileTensor],
+              loads: Mapping[str, Load], quantizer: Any,
+              packed: Collection[str] = ()) -> _Found:
     """As in version 5, which converts the collected tensors."""
-    loads, quantizer = collect(module, headers)
     known = _tensors_of(module)
     sources: dict[str, Source] = {}
     refused: dict[str, str] = {}

@@ -22,7 +22,7 @@ from ...checkpoint import (FileTensor, Packed, Paths, Rename, find_files,
                            read_headers, refuse_declared, refuse_losses,
                            single_file_sources)
 from .._plan.budget import Budget, first_device
-from .._store.building import build_on_meta, default_dtype
+from .._store.building import LIBRARIES, build_on_meta, default_dtype
 from .._store.converting import convert
 from .._store.matching import (check_ties, conversion_reasons, file_groups,
                                match_pieces, match_weights)
@@ -105,7 +105,9 @@ def load(  # type: ignore[misc]
 
     For a GGUF file the factory makes a model of diffusers, whose quantiser makes
     it its own; dtype= is what it computes in, else float32. So it does for 8-bit
-    floats with scales; without dtype= it computes in bfloat16.
+    floats with scales; without dtype= it computes in bfloat16. Or it makes a
+    model of transformers: its functions unpack the file to plain weights, once
+    for all workers, of dtype=, else float32.
 
     The other options, and the errors, are attach's. Also: NotFound (a parameter
     in no file); InvalidArgument (its shape differs, it needs gradients and is
@@ -117,9 +119,10 @@ def load(  # type: ignore[misc]
     """
     packs = (isinstance(path, (str, os.PathLike))
              and is_gguf(pathlib.Path(path)))
-    # diffusers makes the buffers of such a module in torch's default type.
+    # diffusers makes the buffers of a packed one in torch's default type.
     made = cast(M, factory if isinstance(factory, nn.Module)
-                else build_on_meta(factory, None if packs else dtype))
+                else build_on_meta(factory, dtype, ("transformers",)
+                                   if packs else LIBRARIES))
     module = unwrap(made)
     refuse_managed(module)
     wanted = Wanted.of(budget, {
@@ -136,7 +139,7 @@ def load(  # type: ignore[misc]
         quantised: Packed | None = None
         if packs:
             _check_gguf(made is not factory, rename)
-            quantised = pack_gguf(module, headers, dtype)
+            quantised = pack_gguf(module, files[0], headers, dtype)
         elif made is not factory and rename is None:
             quantised = _quantised(module, path, files, headers, dtype)
         if quantised is not None and storage_dtype is not None:
@@ -189,11 +192,11 @@ def load(  # type: ignore[misc]
 def _check_gguf(by_factory: bool, rename: Rename) -> None:
     if not by_factory:
         raise InvalidArgument(
-            "a GGUF file's weights are packed, and take layers that diffusers "
-            "puts into the module: give hoist.load the function that makes it")
+            "a GGUF file's library has a part in making the module: give "
+            "hoist.load the function that makes it")
     if rename is not None:
         raise InvalidArgument(
-            "rename= of a GGUF file, whose names diffusers maps itself: leave "
+            "rename= of a GGUF file, whose names its library maps itself: leave "
             "it out")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import Any, Callable, Iterator, TypeVar
+from typing import Any, Callable, Iterator, Sequence, TypeVar
 
 import torch
 from torch import nn
@@ -15,6 +15,7 @@ from .._tree.casting import default_type, is_of
 
 M = TypeVar("M", bound=nn.Module)
 
+LIBRARIES = ("transformers", "diffusers")
 # Even untouched, a tensor of this size may exceed the memory.
 LARGE_BYTES = 256 << 20
 
@@ -29,15 +30,15 @@ _MAKERS = frozenset((torch.empty, torch.full, torch.ones, torch.rand,
                      torch.randn, torch.zeros))
 
 
-def build_on_meta(factory: Callable[[], M],
-                  dtype: torch.dtype | None = None) -> M:
+def build_on_meta(factory: Callable[[], M], dtype: torch.dtype | None = None,
+                  libraries: Sequence[str] = LIBRARIES) -> M:
     """Calls the factory; the parameters that it registers become meta tensors,
     so that neither their memory nor their initialisation costs anything.
     Buffers are real.
 
-    dtype: torch's default type for models of transformers and diffusers, as
-        in from_pretrained(dtype=). The library is known only from the made
-        model: for others the factory is called once more.
+    dtype: torch's default type for models of the libraries, as in their
+        from_pretrained(dtype=). The library is known only from the made model,
+        so the factory is called once more.
 
     A large tensor is assumed to be a parameter when it is made. If that was
     wrong, the factory is called once more. InvalidArgument: it makes no module,
@@ -45,7 +46,7 @@ def build_on_meta(factory: Callable[[], M],
     """
     module = _built(factory)
     if dtype is not None and _may_be_default(dtype) and (
-            any(is_of(module, one) for one in ("transformers", "diffusers"))
+            any(is_of(module, one) for one in libraries)
             and default_type(module, {
                 name: value.dtype for name, value in
                 module.named_parameters()}) != dtype):

@@ -149,9 +149,10 @@ def check_ties(matched: Matched, files: Sequence[pathlib.Path]) -> None:
 
 
 def _ties(sources: Sequence[Source | Computed]) -> list[tuple[str, str]]:
-    names = list(dict.fromkeys(
-        one.file_tensor for one in sources
-        if isinstance(one, Source) and one.file_tensor is not None))
+    made_of = [one.inputs if isinstance(one, Computed) else
+               () if one.file_tensor is None else (one.file_tensor,)
+               for one in sources]
+    names = list(dict.fromkeys(one[0] for one in made_of if len(one) == 1))
     return [(names[0], one) for one in names[1:]]
 
 
