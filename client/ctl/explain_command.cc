@@ -5,6 +5,7 @@
 #include "client/ctl/calls.h"
 #include "client/ctl/commands.h"
 #include "client/ctl/loans.h"
+#include "client/ctl/picture.h"
 #include "client/ctl/text.h"
 
 namespace hoist::ctl {
@@ -259,6 +260,7 @@ int Explain(Connection& daemon, const v1::ExplainRequest& request,
                  PrintGroup(Together(response, from, to), response, output);
                  from = to;
                }
+               PrintWithheld(response.withheld(), output.out);
                PrintLoans(response.loans(), output.out);
              });
 }

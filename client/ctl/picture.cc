@@ -127,11 +127,24 @@ void PrintTiers(const v1::NodeStatus& status, std::ostream& out) {
                HumanBytes(tier.largest_free_bytes()), Breakdown(status, tier)});
   }
   table.Print(out);
+  PrintWithheld(status.withheld(), out);
   PrintFullDisk(status, out);
   for (const v1::TierStatus& tier : status.tiers()) {
     const std::string held = HeldBy(tier);
     if (held.empty()) continue;
     out << TierName(tier.tier(), tier.device()) << ": " << held << '\n';
+  }
+}
+
+void PrintWithheld(
+    const google::protobuf::RepeatedPtrField<v1::WithheldPool>& pools,
+    std::ostream& out) {
+  for (const v1::WithheldPool& pool : pools) {
+    out << TierName(v1::TIER_DEVICE, pool.device()) << ": other programs and "
+        << "device.headroom (" << HumanBytes(pool.headroom_bytes()) << ") have "
+        << HumanBytes(pool.bytes()) << " of the pool; it grows once "
+        << HumanBytes(pool.growth_bytes()) << " more have been free for "
+        << HumanTime(pool.growth_ms()) << '\n';
   }
 }
 

@@ -19,6 +19,10 @@ std::string Bar(uint64_t part, uint64_t whole, size_t columns);
 void PrintHead(const v1::NodeStatus& status, std::ostream& out);
 // What each tier has, and whose most of it is.
 void PrintTiers(const v1::NodeStatus& status, std::ostream& out);
+// Why devices have less than their pool, and what gives it back.
+void PrintWithheld(
+    const google::protobuf::RepeatedPtrField<v1::WithheldPool>& pools,
+    std::ostream& out);
 
 }  // namespace hoist::ctl
 

@@ -22,12 +22,12 @@ class PoolRelay {
   void Connect(Engine* engine) {
     const absl::MutexLock lock(&mu_);
     engine_ = engine;
-    if (engine_ != nullptr && ready_ > 0) engine_->Resize(OnHost(), ready_);
+    if (engine_ != nullptr && ready_ > 0) engine_->Resize(OnHost(), {ready_});
   }
   void Grown(uint64_t ready_bytes) {
     const absl::MutexLock lock(&mu_);
     ready_ = ready_bytes;
-    if (engine_ != nullptr) engine_->Resize(OnHost(), ready_);
+    if (engine_ != nullptr) engine_->Resize(OnHost(), {ready_});
   }
   void Note(std::string note) {
     const absl::MutexLock lock(&mu_);

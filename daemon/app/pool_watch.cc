@@ -89,7 +89,11 @@ void PoolWatch::Look(Watched& watched, const Settings& settings) {
   watched.told = false;
   const std::optional<uint64_t> capacity = watched.policy.Look(
       info.total_bytes, *others, settings.headroom, clock_.Now());
-  if (capacity.has_value()) engine_.Resize(OnDevice(info.index), *capacity);
+  const bool newly =
+      std::exchange(watched.headroom, settings.headroom) != settings.headroom;
+  if (!capacity.has_value() && !newly) return;
+  engine_.Resize(OnDevice(info.index),
+                 {watched.policy.capacity(), settings.headroom});
 }
 
 }  // namespace hoistd

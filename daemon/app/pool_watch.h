@@ -21,7 +21,8 @@
 namespace hoistd {
 
 // Looks at each device's memory at an interval, and tells the engine a new
-// capacity of its pool. A device that does not answer keeps its last one.
+// capacity of its pool, or a new headroom. A device that does not answer
+// keeps its last one.
 //
 // Threads:  thread-safe; owns one.
 // Owns:     its thread. Borrows devices, engine and clock, which must outlive
@@ -53,7 +54,8 @@ class PoolWatch {
   struct Watched {
     Device* device;
     PoolPolicy policy;
-    bool told = false;  // That it does not answer.
+    uint64_t headroom = 0;  // As the engine knows it.
+    bool told = false;      // That it does not answer.
   };
 
   void Run();

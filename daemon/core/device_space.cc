@@ -432,8 +432,8 @@ void DeviceSpace::GiveBack(const Want& want, Segment& segment,
   }
 }
 
-void DeviceSpace::SetCapacity(uint64_t bytes) {
-  bounds_.SetCapacity(RoundDown(bytes, granularity_));
+void DeviceSpace::SetCapacity(PoolSize size) {
+  bounds_.SetCapacity({RoundDown(size.bytes, granularity_), size.headroom});
 }
 
 void DeviceSpace::Free(uint64_t offset) {

@@ -177,7 +177,7 @@ class DeviceSpace {
   // Others may have freed device memory: requests slabs again.
   void RetrySlabs() { bounds_.Retry(); }
   // Slabs may take so many bytes from now on. Gives nothing back: see `over`.
-  void SetCapacity(uint64_t bytes);
+  void SetCapacity(PoolSize size);
 
   // The slabs that [offset, offset + bytes) lies in. They have been made.
   std::vector<SlabSpec> SlabsOf(uint64_t offset, uint64_t bytes) const;
@@ -188,7 +188,7 @@ class DeviceSpace {
 
   uint64_t capacity() const { return bounds_.capacity(); }
   uint64_t over() const { return bounds_.over(); }
-  uint64_t withheld() const { return bounds_.most() - bounds_.capacity(); }
+  const PoolBounds& bounds() const { return bounds_; }
   uint64_t slab_bytes() const { return slab_bytes_; }
   // In slabs, including coming ones.
   uint64_t allocated() const { return bounds_.taken(); }

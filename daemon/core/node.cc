@@ -153,11 +153,11 @@ absl::Status Node::EndArena(SessionId session, ArenaId arena, absl::Time now,
   return absl::OkStatus();
 }
 
-void Node::Resize(TierAt at, uint64_t bytes, absl::Time now, Effects& effects) {
+void Node::Resize(TierAt at, PoolSize size, absl::Time now, Effects& effects) {
   if (at.tier == Tier::kHost) {
-    if (!supply_.GrowHost(bytes, now, effects)) return;
+    if (!supply_.GrowHost(size.bytes, now, effects)) return;
   } else {
-    space_.device(at.device).SetCapacity(bytes);
+    space_.device(at.device).SetCapacity(size);
     space_.Changed();
   }
   Tick(now, effects);

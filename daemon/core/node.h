@@ -35,6 +35,7 @@
 #include "daemon/core/node_options.h"
 #include "daemon/core/node_picture.h"
 #include "daemon/core/persisted.h"
+#include "daemon/core/pool_bounds.h"
 #include "daemon/core/quota.h"
 #include "daemon/core/registry.h"
 #include "daemon/core/requests.h"
@@ -189,7 +190,7 @@ class Node : private Demand {
   void SlabZeroed(DeviceIndex device, SlabId slab, const absl::Status& zeroed,
                   absl::Time now, Effects& effects);
   // So much of the host pool can be used, or a device's slabs may take so much.
-  void Resize(TierAt at, uint64_t bytes, absl::Time now, Effects& effects);
+  void Resize(TierAt at, PoolSize size, absl::Time now, Effects& effects);
   // Refuses waiters past their deadline.
   void Tick(absl::Time now, Effects& effects);
   // The latest time for the next Tick.

@@ -274,7 +274,7 @@ absl::Status PlanOffers::Fits(const PlanRequest& asked,
 
 // Why the device's capacity is below its pool.
 std::string PlanOffers::Withheld(DeviceIndex device) const {
-  const uint64_t bytes = space_.device(device).withheld();
+  const uint64_t bytes = space_.device(device).bounds().withheld();
   if (bytes == 0) return "";
   return absl::StrCat("; other programs have ", HumanBytes(bytes),
                       " of device.pool, or device.headroom does");

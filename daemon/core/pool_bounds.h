@@ -10,6 +10,12 @@
 
 namespace hoistd {
 
+// What a pool may take.
+struct PoolSize {
+  uint64_t bytes = 0;
+  uint64_t headroom = 0;  // Of a device: left free beside the pool.
+};
+
 // Threads: one at a time.
 class PoolBounds {
  public:
@@ -19,6 +25,9 @@ class PoolBounds {
   // The first capacity, which later ones do not exceed.
   uint64_t most() const { return most_; }
   uint64_t capacity() const { return capacity_; }
+  // Other programs have so much of the first capacity, or the headroom does.
+  uint64_t withheld() const { return most_ - capacity_; }
+  uint64_t headroom() const { return headroom_; }
   uint64_t taken() const { return taken_; }
   // To be taken. 0 after Refuse, until Retry or SetCapacity.
   uint64_t left() const { return usable_ - std::min(usable_, taken_); }
@@ -29,8 +38,9 @@ class PoolBounds {
 
   void Take(uint64_t bytes) { taken_ += bytes; }
   void Return(uint64_t bytes) { taken_ -= bytes; }
-  void SetCapacity(uint64_t bytes) {
-    capacity_ = std::min(bytes, most_);
+  void SetCapacity(PoolSize size) {
+    capacity_ = std::min(size.bytes, most_);
+    headroom_ = size.headroom;
     Retry();
   }
   void Refuse(absl::Status why) {
@@ -45,6 +55,7 @@ class PoolBounds {
  private:
   const uint64_t most_;
   uint64_t capacity_;
+  uint64_t headroom_ = 0;
   uint64_t usable_;  // The part of it that the device seems to have.
   uint64_t taken_ = 0;
   absl::Status refused_;

@@ -10,7 +10,7 @@ std::optional<uint64_t> PoolPolicy::Look(uint64_t total, uint64_t others,
   const uint64_t taken = others + std::min(headroom, UINT64_MAX - others);
   const uint64_t room = std::min(pool_, total - std::min(total, taken));
   const uint64_t seen = std::max(room, std::exchange(last_, room));
-  const uint64_t step = headroom / 4;
+  const uint64_t step = StepOf(headroom);
   if (seen < capacity_ && capacity_ - seen >= step) return Become(seen);
   if (room <= capacity_ || (room - capacity_ < step && room < pool_)) {
     calm_since_ = absl::InfiniteFuture();

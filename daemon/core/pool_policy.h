@@ -13,13 +13,14 @@ namespace hoistd {
 // It falls at the second look that sees too little memory: a slab that is being
 // made or freed may disturb one. It rises to the least of the last kCalm, since
 // a program that allocates and frees by turns must not move the pool each time.
-// Changes below a quarter of the headroom are left out, except to the whole
-// pool.
+// Changes below StepOf are left out, except to the whole pool.
 //
 // Threads: one at a time.
 class PoolPolicy {
  public:
   static constexpr absl::Duration kCalm = absl::Seconds(5);
+
+  static uint64_t StepOf(uint64_t headroom) { return headroom / 4; }
 
   explicit PoolPolicy(uint64_t pool_bytes)
       : pool_(pool_bytes), capacity_(pool_bytes) {}

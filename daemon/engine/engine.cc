@@ -338,9 +338,9 @@ void Engine::SaveAll(Done<uint64_t> left) {
   });
 }
 
-void Engine::Resize(TierAt at, uint64_t bytes) {
-  Post([this, at, bytes](Effects& effects) {
-    node_.Resize(at, bytes, Now(), effects);
+void Engine::Resize(TierAt at, PoolSize size) {
+  Post([this, at, size](Effects& effects) {
+    node_.Resize(at, size, Now(), effects);
   });
 }
 

@@ -91,7 +91,7 @@ class Engine final : public EngineApi, private Loop {
   ~Engine() override;
 
   // As Node::Resize.
-  void Resize(TierAt at, uint64_t bytes);
+  void Resize(TierAt at, PoolSize size);
   // A new keeper has come. OK also without a keeper.
   void StoreAgain(Done<void> done);
   // As Node::SaveAll.

@@ -137,6 +137,7 @@ absl::Status NodeExplainer::Explain(const Peer& asker, const std::string& model,
     if (!loan.is_shown()) continue;
     LoanToProto(node_, lender, loan, now_, /*shows_to=*/true, out->add_loans());
   }
+  WithheldToProto(node_, out->mutable_withheld());
   return absl::OkStatus();
 }
 

@@ -11,6 +11,7 @@
 #include "daemon/base/check.h"
 #include "daemon/base/status.h"
 #include "daemon/convert/types_convert.h"
+#include "daemon/core/pool_policy.h"
 #include "daemon/model/model_name.h"
 #include "daemon/model/published_group.h"
 
@@ -164,6 +165,7 @@ void NodeReader::Status(const NodeFacts& facts, const NodeNotes& notes,
   for (const TierUse& tier : NodePicture(node_).Tiers(view_.now)) {
     SetTier(tier, out->add_tiers());
   }
+  WithheldToProto(node_, out->mutable_withheld());
   for (const LinkStats& link : view_.engine.links) Link(link, out->add_links());
   out->mutable_io()->set_engine(facts.io.engine);
   out->mutable_io()->set_direct(facts.direct_io);
@@ -341,6 +343,22 @@ void LoanToProto(const NodeBooks& node, const LoanKey& lender, const Loan& loan,
   out->set_to_session_id(loan.to.number());
   out->set_to_client(ClientOf(node, loan.to));
   out->set_to_model(NameOf(node, loan.to_model));
+}
+
+void WithheldToProto(
+    const NodeBooks& node,
+    google::protobuf::RepeatedPtrField<pb::WithheldPool>* out) {
+  for (uint32_t d = 0; d < node.space.devices(); ++d) {
+    const PoolBounds& bounds = node.space.device(DeviceIndex(d)).bounds();
+    if (bounds.withheld() == 0) continue;
+    pb::WithheldPool* to = out->Add();
+    to->set_device(d);
+    to->set_bytes(bounds.withheld());
+    to->set_headroom_bytes(bounds.headroom());
+    to->set_growth_bytes(
+        std::min(PoolPolicy::StepOf(bounds.headroom()), bounds.withheld()));
+    to->set_growth_ms(WholeMilliseconds(PoolPolicy::kCalm));
+  }
 }
 
 }  // namespace hoistd

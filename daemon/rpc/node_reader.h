@@ -46,6 +46,10 @@ class NodeReader {
 // shows_to: which session needs the memory.
 void LoanToProto(const NodeBooks& node, const LoanKey& lender, const Loan& loan,
                  absl::Time now, bool shows_to, hoist::v1::Loan* out);
+// Of each device whose capacity is below its pool.
+void WithheldToProto(
+    const NodeBooks& node,
+    google::protobuf::RepeatedPtrField<hoist::v1::WithheldPool>* out);
 
 }  // namespace hoistd
 

@@ -129,7 +129,7 @@ class EngineRig {
     parts.version = "test";
     if (options_.keeps) HOIST_RETURN_IF_ERROR(TakeOver(parts));
     HOIST_ASSIGN_OR_RETURN(engine_, Engine::Create(std::move(parts)));
-    engine_->Resize(OnHost(), options_.host_bytes);
+    engine_->Resize(OnHost(), {options_.host_bytes});
     return absl::OkStatus();
   }
   void Stop() {

@@ -462,9 +462,9 @@ void NodeRig::Drain(bool draining) {
   });
 }
 
-void NodeRig::Resize(TierAt at, uint64_t pages) {
+void NodeRig::Resize(TierAt at, uint64_t pages, uint64_t headroom_pages) {
   Do([&](Effects& e) {
-    node_->Resize(at, pages * kPage, now, e);
+    node_->Resize(at, {pages * kPage, headroom_pages * kPage}, now, e);
     return 0;
   });
 }

@@ -164,7 +164,7 @@ class NodeRig {
   absl::Status Forget(ModelId model);
   absl::Status Forget(SessionId session, ModelId model);
   void GrowHost(uint64_t pages) { Resize(OnHost(), pages); }
-  void Resize(TierAt at, uint64_t pages);
+  void Resize(TierAt at, uint64_t pages, uint64_t headroom_pages = 0);
   void Drain(bool draining);
   // Host state that the last hoistd left, as persisted.
   std::shared_ptr<const Group> Lay(uint64_t page, std::string name,

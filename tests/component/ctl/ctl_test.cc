@@ -96,6 +96,23 @@ TEST_F(CtlTest, StatusShowsTiersInHumanSizes) {
   EXPECT_THAT(ran.out, HasSubstr("note: a note"));
 }
 
+TEST_F(CtlTest, ADevicesCapacityBelowItsPoolIsExplained) {
+  const std::vector<std::vector<std::string>> commands = {
+      {"status"}, {"top", "--every", "0.1"}, {"explain", kEvil}};
+  for (const auto& words : commands) {
+    EXPECT_THAT(Ctl(words).out, Not(HasSubstr("other programs")));
+  }
+  books_.rig.Resize(NodeRig::FirstDevice(), 3, /*headroom_pages=*/4);
+  for (const auto& words : commands) {
+    EXPECT_THAT(
+        Ctl(words).out,
+        HasSubstr("\ndevice 0: other programs and device.headroom (16.0 KiB) "
+                  "have 20.0 KiB of the pool; it grows once 4.0 KiB more have "
+                  "been free for 5 s\n"));
+  }
+  EXPECT_THAT(Ctl({"status"}).out, HasSubstr("  12.0 KiB  "));
+}
+
 TEST_F(CtlTest, TopIsOneScreenWhereNobodyLooksOn) {
   const Ran ran = Ctl({"top", "--every", "0.1"});
   EXPECT_EQ(ran.exit, 0);

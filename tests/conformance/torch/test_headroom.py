@@ -43,6 +43,12 @@ class Others:
         self.hoistd.ctl("reload")
         left = 24 - (headroom and headroom + mib)
         until(lambda: self.tier("capacity_bytes") == left * MIB)
+        until(lambda: self.withheld() == (24 - left, headroom))
+
+    def withheld(self) -> tuple[float, float]:
+        """What the device lacks of its pool, and the headroom, in MiB."""
+        return next(((int(one["bytes"]) / MIB, int(one["headroom_bytes"]) / MIB)
+                     for one in self.hoistd.status()["withheld"]), (0, 0))
 
     def tier(self, field: str) -> int:
         return next(int(tier.get(field, 0))
@@ -109,6 +115,7 @@ def test_a_budget_of_its_own_stays(make_hoistd, x):
 def test_without_a_headroom_the_pool_is_whole_again(make_hoistd):
     others = Others(make_hoistd(**SIZES))
     others.take(14)
+    others.take(12, headroom=4)  # Of the same capacity.
     others.take(14, headroom=0)
 
 

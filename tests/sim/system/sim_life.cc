@@ -54,7 +54,7 @@ void Life::Begin() {
   of.threads = &threads;
   TakeOver(of);
   engine = Engine::Create(std::move(of)).value();
-  engine->Resize(OnHost(), parts.host.size());
+  engine->Resize(OnHost(), {parts.host.size()});
 }
 
 }  // namespace hoistd::sim

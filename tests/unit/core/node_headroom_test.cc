@@ -226,6 +226,19 @@ TEST_F(NodeHeadroomOpen, IdleWorkersAreAskedToCloseTheirSlabs) {
 TEST_F(NodeHeadroom, NothingGoesBeyondTheFirstCapacity) {
   rig_.Resize(kDevice, 100);
   EXPECT_EQ(rig_.TierOf(kDevice).capacity_bytes, 8 * kPage);
+  const NodeBooks books = rig_.node().books();
+  EXPECT_EQ(books.space.device(kDevice.device).bounds().withheld(), 0u);
+}
+
+TEST_F(NodeHeadroom, TheBooksHaveWhatIsWithheldAndTheHeadroom) {
+  rig_.Resize(kDevice, 3, /*headroom_pages=*/2);
+  const NodeBooks books = rig_.node().books();
+  const PoolBounds& bounds = books.space.device(kDevice.device).bounds();
+  EXPECT_EQ(bounds.withheld(), 5 * kPage);
+  EXPECT_EQ(bounds.headroom(), 2 * kPage);
+  rig_.Resize(kDevice, 8, /*headroom_pages=*/1);
+  EXPECT_EQ(bounds.withheld(), 0u);
+  EXPECT_EQ(bounds.headroom(), kPage);
 }
 
 }  // namespace hoistd::node_headroom_test

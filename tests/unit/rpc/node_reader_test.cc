@@ -55,6 +55,23 @@ TEST(NodeReader, StatusHasEachTierAndItsHolders) {
   EXPECT_EQ(status.leases(), 2u);
 }
 
+TEST(NodeReader, StatusHasWhatADeviceLacksOfItsPool) {
+  LentBooks books;
+  EXPECT_EQ(StatusOf(books).withheld_size(), 0);
+  const TierAt device = NodeRig::FirstDevice();
+  books.rig.Resize(device, 3, /*headroom_pages=*/4);
+  const pb::NodeStatus status = StatusOf(books);
+  ASSERT_EQ(status.withheld_size(), 1);
+  EXPECT_EQ(status.withheld(0).device(), 0u);
+  EXPECT_EQ(status.withheld(0).bytes(), 5 * kPage);
+  EXPECT_EQ(status.withheld(0).headroom_bytes(), 4 * kPage);
+  EXPECT_EQ(status.withheld(0).growth_bytes(), kPage);
+  EXPECT_EQ(status.withheld(0).growth_ms(), 5000u);
+  // The rest of the pool is a step of any size.
+  books.rig.Resize(device, 7, /*headroom_pages=*/8);
+  EXPECT_EQ(StatusOf(books).withheld(0).growth_bytes(), kPage);
+}
+
 TEST(NodeReader, StatusHasWhatTheEngineCounts) {
   LentBooks books;
   const SessionId session = books.rig.Open(1);
