@@ -32,9 +32,9 @@ PermitStats PermitRig::Stats(PermitId id) const {
 }
 
 EagerWorker::EagerWorker(PermitClient client) : client_(std::move(client)) {
+  // More than it will ever be granted; before the thread, which may start late.
+  client_.Ask(hoist::permit::kMostAsked);
   thread_ = std::thread([this] {
-    // More than it will ever be granted is asked for.
-    client_.Ask(hoist::permit::kMostAsked);
     uint32_t done = 0;
     while (!stop_) {
       const uint32_t granted = client_.granted();

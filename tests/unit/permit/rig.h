@@ -40,7 +40,7 @@ class PermitRig {
   std::unique_ptr<PermitDesk> desk_;
 };
 
-// Copies all granted bytes at once.
+// Asks for more than it is ever granted, and copies all granted bytes at once.
 class EagerWorker {
  public:
   explicit EagerWorker(PermitClient client);
