@@ -12,7 +12,7 @@ using Align = Table::Align;
 
 std::string ForText(const v1::Loan& loan) {
   switch (loan.cause()) {
-    case v1::Loan::CAUSE_PLAN:
+    case v1::Loan::CAUSE_NEED:
       if (loan.to_session_id() == 0) return "another user";
       return Shown(loan.to_model()) + " of session " +
              std::to_string(loan.to_session_id()) + " (" +

@@ -36,7 +36,7 @@ struct Counters {
   uint64_t host_evictions_by_admins = 0;
   uint64_t host_evictions_by_workers = 0;  // Parked on the disk.
   // Device memory of plans that gave way, by cause.
-  uint64_t lent_bytes_to_plans = 0;
+  uint64_t lent_bytes_to_needs = 0;
   uint64_t lent_bytes_by_admins = 0;
   uint64_t lent_bytes_when_idle = 0;
   uint64_t lent_bytes_to_grow = 0;
@@ -140,12 +140,13 @@ inline constexpr CounterRow kCounterTable[] = {
      "hoist_evictions_total",
      nullptr,
      {{{"tier", "host"}, {"reason", "worker"}}}},
-    {&Counters::lent_bytes_to_plans,
-     "lent_bytes_to_plans",
+    {&Counters::lent_bytes_to_needs,
+     "lent_bytes_to_needs",
      "hoist_lent_bytes_total",
-     "Device memory of plans that gave way: to another plan, to an admin, when "
-     "idle, to be set anew with more, or to other programs of the device.",
-     {{{"cause", "plan"}}}},
+     "Device memory of plans that gave way: to another plan or a stage, to an "
+     "admin, when idle, to be set anew with more, or to other programs of the "
+     "device.",
+     {{{"cause", "need"}}}},
     {&Counters::lent_bytes_by_admins,
      "lent_bytes_by_admins",
      "hoist_lent_bytes_total",

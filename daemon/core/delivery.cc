@@ -244,14 +244,26 @@ void Delivery::HoldArrived(PlanId id, const CopyRef& ref, Copy& copy,
   effects.held.push_back({id, ref.key.group, std::move(ranges)});
 }
 
-void Delivery::AskPlansForRoom(const Need& need, Effects& effects) const {
+void Delivery::AskPlansForRoom(const Need& need, absl::Time now,
+                               Effects& effects) {
+  const uint64_t bytes = copies_.SpaceOf(need.copy.key);
+  if (need.copy.place.at.tier == Tier::kDevice) {
+    const auto first = std::ranges::find(need.waiters, false, &Waiter::no_wait);
+    if (first == need.waiters.end()) return;
+    Loan loan = {Loan::Why::kAdmin, now};  // Without a session.
+    if (first->session != SessionId()) {
+      loan = {Loan::Why::kNeed, now, first->session, need.copy.key.model};
+    }
+    tenure_.reclaim().AskForRoom(need.copy.place.at.device, bytes, loan,
+                                 effects);
+    return;
+  }
   std::set<PlanId> waiting;
   for (const Waiter& waiter : need.waiters) {
     if (waiter.hold.has_value()) waiting.insert(*waiter.hold);
   }
   if (waiting.empty()) return;
-  if (const auto plan =
-          tenure_.PlanToCrowd(waiting, copies_.SpaceOf(need.copy.key))) {
+  if (const auto plan = tenure_.PlanToCrowd(waiting, bytes)) {
     effects.crowded.push_back(*plan);
   }
 }

@@ -66,10 +66,10 @@ class Delivery {
   bool MayTry(Need& need, const Copy& copy, absl::Time now);
   void Refuse(const Waiter& waiter, const CopyRef& ref, absl::Status why,
               Effects& effects);
-  // Plans wait for a host copy that has no room: host holdings are not
-  // promised, since others publish and hold, too. Asks one plan to release
-  // some.
-  void AskPlansForRoom(const Need& need, Effects& effects) const;
+  // Waiters' copy has no room. On a device plans that give way are asked to. On
+  // the host plans wait, as their holdings are not promised, since others
+  // publish and hold, too: one plan is asked to release some.
+  void AskPlansForRoom(const Need& need, absl::Time now, Effects& effects);
 
  private:
   absl::Status CheckBring(const BringArgs& args) const;

@@ -35,7 +35,8 @@ void Headroom::Keep(DeviceIndex index, absl::Time now, Effects& effects) {
   device.ReleaseSlabs(none, opened);
   if (device.over() == 0) return;
   space_.AskToClose(index, room(/*idle=*/true).idle, std::nullopt, now);
-  reclaim_.AskForHeadroom(index, device.over(), now, effects);
+  reclaim_.AskForRoom(index, device.over(), {Loan::Why::kHeadroom, now},
+                      effects);
 }
 
 }  // namespace hoistd

@@ -11,13 +11,14 @@
 namespace hoistd {
 
 struct Loan {
-  // kPlan: another plan needs the memory. kIdle: idle.after. kGrowth: the plan
-  // is set anew, with more. kHeadroom: other programs of the device need it.
-  enum class Why { kPlan, kAdmin, kIdle, kGrowth, kHeadroom };
+  // kNeed: another plan or a stage needs the memory. kIdle: idle.after.
+  // kGrowth: the plan is set anew, with more. kHeadroom: other programs of the
+  // device need it.
+  enum class Why { kNeed, kAdmin, kIdle, kGrowth, kHeadroom };
 
-  Why why = Why::kPlan;
+  Why why = Why::kNeed;
   absl::Time since;  // The ask's time; once `lent`, the return's.
-  // kPlan: who needs it.
+  // kNeed: who needs it.
   SessionId to = {};
   ModelId to_model = {};
   // Set by LoanBook.

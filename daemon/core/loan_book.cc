@@ -9,7 +9,7 @@ LoanKey KeyOf(const StandingPlan& plan) {
 
 uint64_t& LentBytes(Counters& counters, Loan::Why why) {
   switch (why) {
-    case Loan::Why::kPlan:
+    case Loan::Why::kNeed:
       break;
     case Loan::Why::kAdmin:
       return counters.lent_bytes_by_admins;
@@ -20,7 +20,7 @@ uint64_t& LentBytes(Counters& counters, Loan::Why why) {
     case Loan::Why::kHeadroom:
       return counters.lent_bytes_for_headroom;
   }
-  return counters.lent_bytes_to_plans;
+  return counters.lent_bytes_to_needs;
 }
 
 }  // namespace

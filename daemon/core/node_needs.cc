@@ -49,8 +49,8 @@ bool Node::Advance(Need& need, absl::Time now, Effects& effects) {
     return delivery_.Give(need, copy, now, effects);
   }
   if (progress == Supply::Progress::kNoSpace && need.urgent &&
-      need.copy.place == kHost && absl::IsResourceExhausted(need.blocked.why)) {
-    delivery_.AskPlansForRoom(need, effects);
+      absl::IsResourceExhausted(need.blocked.why)) {
+    delivery_.AskPlansForRoom(need, now, effects);
   }
   return false;
 }

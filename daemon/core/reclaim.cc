@@ -21,7 +21,7 @@ uint64_t BytesOf(const PlanGrant& grant) {
 }
 
 Loan LoanTo(const PlanRequest& asked, absl::Time now) {
-  return {Loan::Why::kPlan, now, asked.session, asked.args.model};
+  return {Loan::Why::kNeed, now, asked.session, asked.args.model};
 }
 
 }  // namespace
@@ -174,16 +174,16 @@ PlanTotals Reclaim::Ask(SessionId session, absl::Duration idle, absl::Time now,
   return totals;
 }
 
-void Reclaim::AskForHeadroom(DeviceIndex device, uint64_t bytes, absl::Time now,
-                             Effects& effects) {
-  std::erase_if(for_headroom_,
+void Reclaim::AskForRoom(DeviceIndex device, uint64_t bytes, const Loan& loan,
+                         Effects& effects) {
+  std::erase_if(for_room_,
                 [&](PlanId id) { return tenure_.plans().Find(id) == nullptr; });
   for (const auto& [id, plan] : tenure_.plans().standing()) {
     if (!plan.given || !plan.grant.lends() || plan.grant.device != device) {
       continue;
     }
-    if (!plan.ended && for_headroom_.insert(id).second) {
-      AskOne(plan, absl::ZeroDuration(), {Loan::Why::kHeadroom, now}, effects);
+    if (!plan.ended && for_room_.insert(id).second) {
+      AskOne(plan, absl::ZeroDuration(), loan, effects);
     }
     bytes -= std::min(bytes, BytesOf(plan.grant));
     if (bytes == 0) return;

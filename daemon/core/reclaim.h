@@ -1,4 +1,4 @@
-// Reclaim: plans that give way return their memory to plans that need it.
+// Reclaim: plans that give way return their memory to others that need it.
 #ifndef HOIST_DAEMON_CORE_RECLAIM_H_
 #define HOIST_DAEMON_CORE_RECLAIM_H_
 
@@ -33,6 +33,8 @@ class Tenure;
 //
 // A plan that was granted in part is asked to end with its pass once there is
 // room for more of it: its next pass sets it anew, with all that is free.
+//
+// A stage that waits for device memory has a need, too.
 //
 // Threads:  one at a time.
 // Owns:     the waiting requests, and the loans. Borrows the rest, which must
@@ -69,9 +71,9 @@ class Reclaim {
   PlanTotals Ask(SessionId session, absl::Duration idle, absl::Time now,
                  Effects& effects);
   // Asks plans that give way, the oldest first, to end with their pass, until
-  // those that were asked have so many bytes.
-  void AskForHeadroom(DeviceIndex device, uint64_t bytes, absl::Time now,
-                      Effects& effects);
+  // those that were asked have so many bytes. Each is asked once.
+  void AskForRoom(DeviceIndex device, uint64_t bytes, const Loan& loan,
+                  Effects& effects);
   // The session is over, with its requests.
   void Leave(SessionId session);
   bool empty() const { return waiting_.empty(); }
@@ -103,8 +105,8 @@ class Reclaim {
   std::map<RequestId, Waiting> waiting_;
   // Of plans that were asked to grow: the room then. Only more of it helps.
   std::map<std::pair<SessionId, ModelId>, uint64_t> grown_;
-  std::set<PlanId> for_headroom_;  // Asked; may have ended.
-  uint64_t looked_at_ = 0;         // The offers' epoch.
+  std::set<PlanId> for_room_;  // Asked; may have ended.
+  uint64_t looked_at_ = 0;     // The offers' epoch.
 };
 
 }  // namespace hoistd

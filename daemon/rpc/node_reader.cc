@@ -37,8 +37,8 @@ std::string NameOf(const NodeBooks& node, ModelId model) {
 
 pb::Loan::Cause CauseOf(Loan::Why why) {
   switch (why) {
-    case Loan::Why::kPlan:
-      return pb::Loan::CAUSE_PLAN;
+    case Loan::Why::kNeed:
+      return pb::Loan::CAUSE_NEED;
     case Loan::Why::kAdmin:
       return pb::Loan::CAUSE_ADMIN;
     case Loan::Why::kIdle:

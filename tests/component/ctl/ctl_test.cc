@@ -413,12 +413,12 @@ TEST_F(CtlTest, PlansAndTopShowWhoHasLentWhatToWhom) {
     ASSERT_OK(rig.EndPlan(lender, plan.id));
     rig.FreePlan(plan.id);
   };
-  lend("mini-1", {.why = Loan::Why::kPlan, .to = other, .to_model = llama},
+  lend("mini-1", {.why = Loan::Why::kNeed, .to = other, .to_model = llama},
        true);
   lend("mini-2", {.why = Loan::Why::kAdmin}, false);
   lend("mini-3", {.why = Loan::Why::kIdle}, true);
   lend("mini-4", {.why = Loan::Why::kGrowth}, true);
-  lend("mini-5", {.why = Loan::Why::kPlan}, true);
+  lend("mini-5", {.why = Loan::Why::kNeed}, true);
   books_.view.now = rig.now + absl::Seconds(12);
   const std::vector<std::string> rows = {
       "mini-1       0  8.0 KiB  lent 12 s ago   llama of session " +

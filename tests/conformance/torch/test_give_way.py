@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import threading
 import types
 
@@ -117,6 +118,26 @@ def test_a_budget_is_kept_from_an_idle_module_and_the_module_has_the_rest(
     assert budget_of(other) == 10 * MIB, "a budget is no loan"
     hoist.detach(model)
     hoist.detach(other)
+
+
+def test_an_idle_module_gives_way_to_a_stage_and_comes_back(hoistd, x):
+    model = stack()
+    want = wanted(model, x)
+    hoist.attach(model, deadline=10)
+    assert_right(model, x, want)
+    bytes_ = torch.arange(8 * MIB, dtype=torch.int32).to(torch.uint8)
+    with hoist.connect(hoistd.socket, name="stager") as session:
+        other = session.publish("other", "all", {"bytes": bytes_})
+        with session.stage(other.groups[0], deadline=10) as staged:
+            assert budget_of(model) == 0
+            assert torch.equal(staged["bytes"].torch().cpu(), bytes_)
+            (loan,) = json.loads(hoistd.ctl("--json", "plans"))["loans"]
+            assert (loan["cause"], loan["to_model"]) == ("CAUSE_NEED", "other")
+            assert_right(model, x, want)  # It streams.
+            assert 0 < budget_of(model) <= 8 * MIB
+            assert torch.equal(staged["bytes"].torch().cpu(), bytes_)
+    until(lambda: assert_right(model, x, want) or is_whole(model))
+    hoist.check(model)
 
 
 def test_one_with_a_budget_does_not_give_way(hoistd, x):

@@ -231,19 +231,19 @@ TEST_F(NodeGiveWay, ALoanIsAskedForThenLentUntilItsLenderHasAPlanAgain) {
   ASSERT_THAT(Loans(), SizeIs(1));
   const auto [lender, asked] = Loans()[0];
   EXPECT_EQ(lender, (LoanKey{first_, a_, DeviceIndex(0)}));
-  EXPECT_EQ(asked.why, Loan::Why::kPlan);
+  EXPECT_EQ(asked.why, Loan::Why::kNeed);
   EXPECT_EQ(asked.to, second_);
   EXPECT_EQ(asked.to_model, b_);
   EXPECT_EQ(asked.bytes, 6 * kPage);
   EXPECT_FALSE(asked.lent);
-  EXPECT_EQ(rig_.counters().lent_bytes_to_plans, 0u);
+  EXPECT_EQ(rig_.counters().lent_bytes_to_needs, 0u);
   rig_.Advance(absl::Milliseconds(100));
   GiveWay(first_, whole.id);
   rig_.Advance(absl::Milliseconds(30));
   ASSERT_THAT(Loans(), SizeIs(1));
   EXPECT_TRUE(Loans()[0].second.lent);
   EXPECT_EQ(Loans()[0].second.since, rig_.now - absl::Milliseconds(30));
-  EXPECT_EQ(rig_.counters().lent_bytes_to_plans, 6 * kPage);
+  EXPECT_EQ(rig_.counters().lent_bytes_to_needs, 6 * kPage);
   rig_.SetPlan(first_, Args(a_, absl::ZeroDuration()));
   EXPECT_THAT(Loans(), IsEmpty());
 }
@@ -252,7 +252,7 @@ TEST_F(NodeGiveWay, APlanThatEndsUnaskedLendsNothing) {
   const PlanGrant whole = rig_.PlanOf(rig_.SetPlan(first_, Args(a_)));
   GiveWay(first_, whole.id);
   EXPECT_THAT(Loans(), IsEmpty());
-  EXPECT_EQ(rig_.counters().lent_bytes_to_plans, 0u);
+  EXPECT_EQ(rig_.counters().lent_bytes_to_needs, 0u);
 }
 
 TEST_F(NodeGiveWay, ALoanEndsOnceItsLenderIsDoneWithTheModel) {
@@ -298,6 +298,57 @@ TEST_F(NodeGiveWay, AnIdlePlansLoanIsShownOnceItIsLent) {
   ASSERT_THAT(Loans(), SizeIs(1));
   EXPECT_EQ(Loans()[0].second.why, Loan::Why::kIdle);
   EXPECT_EQ(rig_.counters().lent_bytes_when_idle, 6 * kPage);
+}
+
+TEST_F(NodeGiveWay, AStageWithoutRoomAsksOnePlanAfterAnother) {
+  const PlanGrant whole = rig_.PlanOf(rig_.SetPlan(first_, Args(a_)));
+  const PlanGrant part =
+      rig_.PlanOf(rig_.SetPlan(second_, Args(b_, absl::ZeroDuration())));
+  ASSERT_EQ(part.budget_bytes, 2 * kPage);
+  const ModelId large = rig_.AddModel(first_, "large", {7});
+  const SessionId third = rig_.Open();
+  const RequestId stage =
+      rig_.Stage(third, {large, GroupIndex(0)}, absl::Seconds(10));
+  std::vector<hoistd::GiveWay> asks = rig_.TakeGiveWay();
+  ASSERT_THAT(asks, SizeIs(2)) << "the first one's 6 pages are not enough";
+  EXPECT_EQ(asks[0].plan, whole.id);
+  EXPECT_EQ(asks[1].plan, part.id);
+  EXPECT_EQ(asks[0].idle, absl::ZeroDuration());
+  ASSERT_THAT(Loans(), SizeIs(2));
+  EXPECT_EQ(Loans()[0].second.why, Loan::Why::kNeed);
+  EXPECT_EQ(Loans()[0].second.to, third);
+  EXPECT_EQ(Loans()[0].second.to_model, large);
+  GiveWay(first_, whole.id);
+  EXPECT_EQ(rig_.AnswerTo(stage), nullptr);
+  EXPECT_THAT(rig_.TakeGiveWay(), IsEmpty()) << "both were asked";
+  GiveWay(second_, part.id);
+  rig_.FinishAll();
+  ASSERT_TRUE(IsSet(stage));
+  EXPECT_EQ(rig_.counters().lent_bytes_to_needs, 8 * kPage);
+}
+
+TEST_F(NodeGiveWay, AStageThatFitsOrDoesNotWaitAsksNobody) {
+  ASSERT_TRUE(IsSet(rig_.SetPlan(first_, Args(a_))));
+  const ModelId small = rig_.AddModel(first_, "small", {2, 3});
+  rig_.Stage(second_, {small, GroupIndex(0)}, absl::Seconds(10));
+  rig_.Stage(second_, {small, GroupIndex(1)}, absl::ZeroDuration());
+  EXPECT_THAT(rig_.TakeGiveWay(), IsEmpty());
+}
+
+TEST_F(NodeGiveWay, AStageIsRefusedByItsDeadlineWhereAPlanStays) {
+  const PlanGrant whole = rig_.PlanOf(rig_.SetPlan(first_, Args(a_)));
+  const RequestId stage =
+      rig_.Stage(second_, {b_, GroupIndex(0)}, absl::Seconds(3));
+  const ModelId large = rig_.AddModel(first_, "large", {3});
+  const RequestId late =
+      rig_.Stage(second_, {large, GroupIndex(0)}, absl::Seconds(3));
+  EXPECT_THAT(rig_.TakeGiveWay(), SizeIs(1));
+  rig_.FinishAll();
+  EXPECT_TRUE(IsSet(stage));
+  rig_.Advance(absl::Seconds(3));
+  ASSERT_NE(rig_.AnswerTo(late), nullptr);
+  EXPECT_THAT(rig_.AnswerTo(late)->status, StatusIs(kExhausted));
+  EXPECT_NE(rig_.node().tenure().FindPlan(whole.id), nullptr);
 }
 
 }  // namespace hoistd::node_give_way_test

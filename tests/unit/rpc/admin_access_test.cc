@@ -74,7 +74,7 @@ TEST(AdminAccess, EachUserSeesTheirOwnSessionsAndPlans) {
   Tenure& tenure = books.rig.node().tenure();
   for (const auto& [id, plan] : tenure.plans().standing()) {
     const bool mine = plan.session == own;
-    tenure.reclaim().loans().Ask(plan, {.why = Loan::Why::kPlan,
+    tenure.reclaim().loans().Ask(plan, {.why = Loan::Why::kNeed,
                                         .since = books.rig.now,
                                         .to = mine ? others : own,
                                         .to_model = plan.grant.model});
@@ -93,7 +93,7 @@ TEST(AdminAccess, EachUserSeesTheirOwnSessionsAndPlans) {
   // And not what another user's session needs.
   ASSERT_EQ(plans.loans_size(), 1);
   EXPECT_EQ(plans.loans(0).session_id(), own.number());
-  EXPECT_EQ(plans.loans(0).cause(), v1::Loan::CAUSE_PLAN);
+  EXPECT_EQ(plans.loans(0).cause(), v1::Loan::CAUSE_NEED);
   EXPECT_EQ(plans.loans(0).to_session_id(), 0u);
   EXPECT_EQ(plans.loans(0).to_client(), "");
   EXPECT_EQ(plans.loans(0).to_model(), "");

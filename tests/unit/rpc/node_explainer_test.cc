@@ -202,7 +202,7 @@ TEST(NodeExplainer, ALoanIsToldOfTheLenderAndOfTheOther) {
     ASSERT_OK(explained.status());
     ASSERT_THAT(explained->loans(), SizeIs(1));
     EXPECT_EQ(explained->loans(0).session_id(), lender.number());
-    EXPECT_EQ(explained->loans(0).cause(), pb::Loan::CAUSE_PLAN);
+    EXPECT_EQ(explained->loans(0).cause(), pb::Loan::CAUSE_NEED);
     EXPECT_EQ(explained->loans(0).to_session_id(), other.number());
     EXPECT_EQ(explained->loans(0).to_model(), "n");
     EXPECT_FALSE(explained->loans(0).lent());
