@@ -20,7 +20,7 @@ import dataclasses
 import random
 import sys
 import time
-from typing import Any
+from typing import Any, Protocol, Sequence
 
 import surroundings
 
@@ -48,26 +48,96 @@ class Answer:
     states: str
 
 
-def make_model(mib: int, width: int, seed: int) -> torch.nn.Sequential:
-    torch.manual_seed(seed)
-    layers = max(1, mib * MIB // (width * width * 4))
-    return torch.nn.Sequential(*(
-        torch.nn.Sequential(torch.nn.Linear(width, width, bias=False),
-                            torch.nn.Tanh()) for _ in range(layers))).eval()
+class Turner(Protocol):
+    """A model that takes turns."""
+
+    name: str
+
+    def state(self) -> str:
+        """ASLEEP, STREAMING or WHOLE."""
+
+    def answers_right(self) -> bool:
+        """Runs one pass; compares its answer."""
+
+    def sleep(self) -> None: ...
+
+    def wake(self) -> None:
+        """May leave it asleep, or streaming, where there is no room."""
 
 
-def by_hand(model: torch.nn.Sequential, x: torch.Tensor) -> torch.Tensor:
-    for layer in model:
-        x = layer.to(x.device)(x)
-        layer.to("cpu")
-    return x
+class Layers:
+    """Layers of PyTorch's, attached to hoistd."""
+
+    def __init__(self, session: hoist.Session, mib: int, width: int,
+                 seed: int) -> None:
+        self.name = f"{mib} MiB"
+        self._x = torch.ones(2, width, device="cuda" if session.devices[
+            0].kind == "cuda" else "cpu")
+        torch.manual_seed(seed)
+        self._model = torch.nn.Sequential(*(
+            torch.nn.Sequential(torch.nn.Linear(width, width, bias=False),
+                                torch.nn.Tanh())
+            for _ in range(max(1, mib * MIB // (width * width * 4))))).eval()
+        self._wanted = self._by_hand()
+        hoist.attach(self._model, session=session, progress=False)
+
+    @torch.no_grad()
+    def _by_hand(self) -> torch.Tensor:
+        x = self._x
+        for layer in self._model:
+            x = layer.to(x.device)(x)
+            layer.to("cpu")
+        return x
+
+    def state(self) -> str:
+        stats = hoist.stats(self._model)
+        return (ASLEEP if not stats.budget_bytes else
+                STREAMING if stats.streamed_bytes else WHOLE)
+
+    @torch.no_grad()
+    def answers_right(self) -> bool:
+        return torch.equal(self._model(self._x), self._wanted)
+
+    def sleep(self) -> None:
+        hoist.sleep(self._model)
+
+    def wake(self) -> None:
+        with contextlib.suppress(hoist.ResourceExhausted):
+            hoist.wake(self._model)
+
+    def check(self) -> None:
+        """Raises hoist.DataLoss unless all weights are as they were."""
+        hoist.check(self._model)
 
 
-def states_of(models: list[torch.nn.Sequential]) -> str:
+def states_of(models: Sequence[Turner]) -> str:
     """A character each."""
-    found = map(hoist.stats, models)
-    return "".join(ASLEEP if not one.budget_bytes else
-                   STREAMING if one.streamed_bytes else WHOLE for one in found)
+    return "".join(one.state() for one in models)
+
+
+def take_turns(models: Sequence[Turner], seconds: float, hand_over: bool
+               ) -> tuple[list[Answer], int]:
+    """Bursts of requests for at least `seconds`, each for another model; with
+    `hand_over`, the last one sleeps before the next one wakes. Returns all
+    answers, and the number of wrong ones."""
+    draw = random.Random(0)
+    answers: list[Answer] = []
+    states, who, wrong = states_of(models), 0, 0
+    start = time.perf_counter()
+    while not answers or answers[-1].end < seconds:
+        for _ in range(draw.randint(2, 6)):
+            begin, first = time.perf_counter() - start, states[who] == ASLEEP
+            wrong += not models[who].answers_right()
+            end, states = time.perf_counter() - start, states_of(models)
+            answers.append(Answer(begin, end, who, first, states))
+        last, who = who, draw.choice(
+            [one for one in range(len(models)) if one != who])
+        if hand_over:
+            models[last].sleep()
+            models[who].wake()
+            answers[-1].states = states_of(models)
+        time.sleep(draw.expovariate(1 / MEAN_PAUSE))
+    return answers, wrong
 
 
 def timeline(answers: list[Answer]) -> list[str]:
@@ -94,44 +164,27 @@ def summary(what: str, times: list[float]) -> str:
     return f"{what}: {len(times)}, p50 {p50:.1f} ms, p99 {p99:.1f} ms"
 
 
-@torch.no_grad()
-def run(options: argparse.Namespace) -> int:
-    session = hoist.connect(options.socket, name="turns.py")
-    x = torch.ones(2, options.width, device="cuda" if session.devices[
-        0].kind == "cuda" else "cpu")
-    models = [make_model(mib, options.width, seed)
-              for seed, mib in enumerate(options.mib)]
-    wanted = [by_hand(model, x) for model in models]
-    for model in models:
-        hoist.attach(model, session=session, progress=False)
-    draw = random.Random(0)
-    answers: list[Answer] = []
-    states, who, wrong = states_of(models), 0, 0
-    start = time.perf_counter()
-    while not answers or answers[-1].end < options.seconds:
-        for _ in range(draw.randint(2, 6)):
-            begin, first = time.perf_counter() - start, states[who] == ASLEEP
-            wrong += not torch.equal(models[who](x), wanted[who])
-            end, states = time.perf_counter() - start, states_of(models)
-            answers.append(Answer(begin, end, who, first, states))
-        last, who = who, draw.choice(
-            [one for one in range(len(models)) if one != who])
-        if options.hand_over:
-            hoist.sleep(models[last])
-            with contextlib.suppress(hoist.ResourceExhausted):
-                hoist.wake(models[who])
-            answers[-1].states = states_of(models)
-        time.sleep(draw.expovariate(1 / MEAN_PAUSE))
-    for model in models:
-        hoist.check(model)
-    for mib, row in zip(options.mib, timeline(answers)):
-        print(f"{mib:6} MiB  {row}")
+def report(models: Sequence[Turner], answers: list[Answer],
+           wrong: int) -> None:
+    width = max(len(one.name) for one in models)
+    for one, row in zip(models, timeline(answers)):
+        print(f"{one.name:>{width}}  {row}")
     print(f"{ASLEEP} asleep, {STREAMING} streaming, {WHOLE} whole, "
           f"{ANSWERING} answering; {answers[-1].end:.1f} s")
     for what, first in ("first passes after a sleep", True), ("others", False):
         print(summary(what, [one.end - one.begin for one in answers
                              if one.first == first]))
     print("all answers are right" if not wrong else f"{wrong} WRONG answers")
+
+
+def run(options: argparse.Namespace) -> int:
+    session = hoist.connect(options.socket, name="turns.py")
+    models = [Layers(session, mib, options.width, seed)
+              for seed, mib in enumerate(options.mib)]
+    answers, wrong = take_turns(models, options.seconds, options.hand_over)
+    for model in models:
+        model.check()
+    report(models, answers, wrong)
     return 1 if wrong else 0
 
 

@@ -137,7 +137,8 @@ class Newcomer(unittest.TestCase):
         said, _ = self.run_it("python3", examples / "embed.py", MODEL,
                               "--socket", daemon.socket)
         self.assertIn("NumpyOps", said)
-        for example in ("torch_worker.py", "stream.py", "turns.py"):
+        for example in ("torch_worker.py", "stream.py", "turns.py",
+                        "vllm_turns.py"):
             _, errors = self.run_it("python3", examples / example, MODEL,
                                     status=1)
             self.assertIn(f"{example} needs torch", errors)
