@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/base/check.h"
 #include "daemon/base/status.h"
+#include "daemon/model/model_name.h"
 
 namespace hoistd {
 namespace {
@@ -165,7 +166,9 @@ void Node::Resize(TierAt at, PoolSize size, absl::Time now, Effects& effects) {
 
 void Node::Tick(absl::Time now, Effects& effects) {
   for (const ModelId id : registry_.TakeEnded(picture())) {
-    RemoveModel(id, "its session is over", now, effects);
+    const std::string& name = copies_.FindModel(id)->model->spec->name;
+    RemoveModel(id, EndsWith(name) ? "its session is over" : "nobody uses it",
+                now, effects);
   }
   // Failed spills may be retried.
   if (spill_.Retry(now)) space_.Changed();

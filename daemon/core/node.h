@@ -110,8 +110,7 @@ class Node : private Demand {
   absl::Status Release(SessionId session, const std::vector<LeaseId>& leases,
                        absl::Time now, Effects& effects);
   // Empty: clears it; the session is done with the model until it asks again.
-  absl::Status SetOrder(SessionId session, ModelId model,
-                        std::vector<GroupIndex> order, absl::Time now,
+  absl::Status SetOrder(SessionId session, SetOrderArgs args, absl::Time now,
                         Effects& effects);
   // The session's answer to the ask of this number: it has closed these slabs,
   // and keeps the others.

@@ -74,12 +74,13 @@ absl::Status Node::Park(SessionId session, const Model& model,
                    " groups stay on the host: ", parked.kept_reason));
 }
 
-absl::Status Node::SetOrder(SessionId session, ModelId model,
-                            std::vector<GroupIndex> order, absl::Time now,
-                            Effects& effects) {
-  const bool ends = order.empty();
-  HOIST_RETURN_IF_ERROR(tenure_.Announce(session, model, std::move(order)));
+absl::Status Node::SetOrder(SessionId session, SetOrderArgs args,
+                            absl::Time now, Effects& effects) {
+  const bool ends = args.groups.empty();
+  HOIST_RETURN_IF_ERROR(
+      tenure_.Announce(session, args.model, std::move(args.groups)));
   if (ends) space_.Changed();  // The model may make room now.
+  if (ends && args.forget) registry_.EndUnused(session, args.model);
   Tick(now, effects);
   return absl::OkStatus();
 }

@@ -1,5 +1,6 @@
 #include "daemon/core/registry.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -107,11 +108,25 @@ void Registry::EndOfGone() {
   }
 }
 
+bool Registry::IsWanted(const ModelEntry& entry) const {
+  return tenure_.sessions().Used(entry.model->id) ||
+         std::ranges::any_of(entry.groups, [](const GroupEntry& group) {
+           return std::ranges::any_of(group.copies, [](const auto& copy) {
+             return copy.second.pinned;
+           });
+         });
+}
+
+void Registry::EndUnused(SessionId session, ModelId model) {
+  if (FindOwn(session, model).ok()) ending_.insert(model);
+}
+
 std::vector<ModelId> Registry::TakeEnded(const NodePicture& picture) {
   std::vector<ModelId> ended;
   std::erase_if(ending_, [&](ModelId id) {
     const ModelEntry* entry = copies_.FindModel(id);
     if (entry == nullptr) return true;  // It made room.
+    if (!EndsWith(entry->model->spec->name) && IsWanted(*entry)) return true;
     if (!picture.InUse(*entry, nullptr).ok()) return false;
     ended.push_back(id);
     return true;

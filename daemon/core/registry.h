@@ -92,6 +92,9 @@ class Registry {
   // Ends models of absent sessions, now or after their last use. To be called
   // at a session's end, and after all sessions are restored.
   void EndOfGone();
+  // Ends a model of the session's user after its last use, unless a session
+  // asks for it before, or an admin has pinned it.
+  void EndUnused(SessionId session, ModelId model);
   // Ending models that are no longer in use, each once.
   std::vector<ModelId> TakeEnded(const NodePicture& picture);
   // Its copies are gone, and nothing waits for it.
@@ -99,6 +102,8 @@ class Registry {
               Effects& effects);
 
  private:
+  // By a session, or by an admin who pinned it.
+  bool IsWanted(const ModelEntry& entry) const;
   bool GoesOnPublishing(SessionId session, const std::string& model) const;
   bool ForgetUnreferenced(const Incoming& incoming, uint64_t bytes,
                           absl::Time now);
@@ -122,7 +127,7 @@ class Registry {
   PersistedLog& persisted_;
   IdSource& ids_;
   IncomingBook incoming_;
-  std::set<ModelId> ending_;  // Their sessions are over; still in use.
+  std::set<ModelId> ending_;  // Nobody asks for them; still in use.
 };
 
 }  // namespace hoistd

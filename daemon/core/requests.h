@@ -188,6 +188,7 @@ struct SetOrderArgs {
 
   ModelId model;
   std::vector<GroupIndex> groups;
+  bool forget = false;  // The model, if no session uses it; see Registry.
 };
 
 // What another process needs to open a slab. `share.fd` is borrowed and valid

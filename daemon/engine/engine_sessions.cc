@@ -79,8 +79,7 @@ void Engine::Serve(SessionId session, SessionCall& call, Effects& effects) {
           },
           [&](Call<HeatArgs>& c) { c.done(ReportHeat(session, c.args)); },
           [&](Call<SetOrderArgs>& c) {
-            c.done(node_.SetOrder(session, c.args.model,
-                                  std::move(c.args.groups), Now(), effects));
+            c.done(node_.SetOrder(session, std::move(c.args), Now(), effects));
           },
           [&](Call<SlabsClosedArgs>& c) {
             node_.SlabsClosed(session, c.args, Now(), effects);

@@ -309,7 +309,8 @@ absl::StatusOr<SetOrderArgs> SetOrderFromProto(
   HOIST_RETURN_IF_ERROR(
       CheckCount("groups", request.groups_size(), kMaxGroupsPerModel));
   return SetOrderArgs{ModelId(request.model_id()),
-                      GroupIndicesFromProto(request.groups())};
+                      GroupIndicesFromProto(request.groups()),
+                      request.forget()};
 }
 
 // An unknown verb may take descriptors.

@@ -129,7 +129,7 @@ class NodeRig {
                         TierAt to = FirstDevice());
   absl::Status Release(SessionId session, LeaseId lease);
   absl::Status SetOrder(SessionId session, ModelId model,
-                        std::vector<uint32_t> order);
+                        std::vector<uint32_t> order, bool forget = false);
   // A plan whose pass is `order`; budget 0: as much as can be promised.
   RequestId SetPlan(SessionId session, ModelId model,
                     std::vector<uint32_t> order, uint64_t budget_pages,

@@ -397,12 +397,13 @@ void NodeRig::CheckSlabs() const {
 // --- Who uses what -----------------------------------------------------------
 
 absl::Status NodeRig::SetOrder(SessionId session, ModelId model,
-                               std::vector<uint32_t> order) {
+                               std::vector<uint32_t> order, bool forget) {
   const std::vector<GroupIndex> groups(order.begin(), order.end());
   // It is done with it, whatever comes of it.
   if (order.empty()) uses_[session].erase(model);
   Effects effects;
-  absl::Status status = node_->SetOrder(session, model, groups, now, effects);
+  absl::Status status =
+      node_->SetOrder(session, {model, groups, forget}, now, effects);
   Take(std::move(effects));
   return status;
 }

@@ -285,6 +285,8 @@ CALLS: dict[str, tuple[Any, list[Any]]] = {
         c.POINTER(c.c_void_p)]),
     "done_with_model": (c.c_int, [
         c.c_void_p, c.c_void_p, c.POINTER(c.c_void_p)]),
+    "forget_unused_model": (c.c_int, [
+        c.c_void_p, c.c_void_p, c.POINTER(c.c_void_p)]),
     "model_free": (None, [c.c_void_p]),
     "model_id": (c.c_uint64, [c.c_void_p]),
     "model_name": (c.c_char_p, [c.c_void_p]),

@@ -351,13 +351,18 @@ class Session:
         FixedMapping.fill binds them; stages nothing yet."""
         return create_mapping(self, list(groups), device)
 
-    def done_with(self, model: Model) -> None:
+    def done_with(self, model: Model, *, forget: bool = False) -> None:
         """Declares that this Model object needs the model no more. The session
         is done with it once no other Model, lease, plan or host image of it is
         left. The model is then the first eviction victim; an unused published
         one is forgotten. A silently dropped Model stays in use until the
-        session ends."""
-        call("done_with_model", self._handle, model._handle)
+        session ends.
+
+        forget: hoistd forgets this user's model once nothing uses it, unless a
+            session asks for it before, or an admin has pinned it.
+        """
+        call("forget_unused_model" if forget else "done_with_model",
+             self._handle, model._handle)
 
     def clear_order(self, model: Model) -> None:
         """Drops the order. The session is done with the model until its next

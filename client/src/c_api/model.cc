@@ -252,20 +252,36 @@ int hoist_forget_model(hoist_session* session, const hoist_model* model,
   });
 }
 
+namespace hoist {
+namespace {
+
 // The handle's own hold ends last, after the declaration.
-int hoist_done_with_model(hoist_session* session, const hoist_model* model,
-                          hoist_error** error) {
+int EndUse(hoist_session* session, const hoist_model* model, bool forget,
+           hoist_error** error) {
   return Guarded(error, [&]() -> Status {
-    if (Status s = hoist::CheckBoth(session, model); !s.ok()) return s;
-    hoist::ModelUses& uses = session->session->model_uses();
-    hoist::ModelPtr held;
+    if (Status s = CheckBoth(session, model); !s.ok()) return s;
+    ModelUses& uses = session->session->model_uses();
+    ModelPtr held;
     if (model->uses == &uses) {
-      const hoist::MutexLock lock(model->mu);
+      const MutexLock lock(model->mu);
       held = std::move(model->held);
     }
-    uses.DoneWith(*model->table);
+    uses.DoneWith(*model->table, forget);
     return Status();
   });
+}
+
+}  // namespace
+}  // namespace hoist
+
+int hoist_done_with_model(hoist_session* session, const hoist_model* model,
+                          hoist_error** error) {
+  return hoist::EndUse(session, model, /*forget=*/false, error);
+}
+
+int hoist_forget_unused_model(hoist_session* session, const hoist_model* model,
+                              hoist_error** error) {
+  return hoist::EndUse(session, model, /*forget=*/true, error);
 }
 
 const char* hoist_dtype_name(int dtype) {

@@ -64,11 +64,12 @@ void ModelUses::Release(uint64_t model) {
   DropOldest();
 }
 
-void ModelUses::DoneWith(const ModelTable& table) {
+void ModelUses::DoneWith(const ModelTable& table, bool forget) {
   if (fork_generation_ != ForkGeneration()) return;
   const MutexLock lock(mu_);
   Use& use = At(table);
   use.done = true;
+  use.forget |= forget;
   SayIfDone(table.facts().id, use);
   DropOldest();
 }
@@ -76,7 +77,7 @@ void ModelUses::DoneWith(const ModelTable& table) {
 void ModelUses::AskedFor(const ModelTable& table) {
   if (fork_generation_ != ForkGeneration()) return;
   const MutexLock lock(mu_);
-  At(table).done = false;
+  At(table).Ask();
 }
 
 void ModelUses::SayAgain() {
@@ -89,7 +90,7 @@ void ModelUses::SayIfDone(uint64_t model, Use& use) {
   if (!use.done || use.holders > 0) return;
   // The answer may be this model; hoistd then considers it in use.
   use.due = asks_.contains(std::nullopt) || asks_.contains(use.name);
-  if (!use.due && say_) say_(model);
+  if (!use.due && say_) say_(model, use.forget);
 }
 
 void ModelUses::EndAsk(const std::optional<std::string>& name) {
@@ -120,7 +121,7 @@ ModelUses::Ask::~Ask() { uses_.EndAsk(name_); }
 
 ModelPtr ModelUses::Ask::Answered(ModelPtr table) {
   const MutexLock lock(uses_.mu_);
-  uses_.At(*table).done = false;
+  uses_.At(*table).Ask();
   return uses_.HoldLocked(std::move(table));
 }
 

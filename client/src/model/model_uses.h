@@ -34,7 +34,7 @@ class ModelUses : public std::enable_shared_from_this<ModelUses> {
   static constexpr size_t kMostDone = 64;
 
   // Tells hoistd, without waiting for an answer.
-  using Say = std::function<void(uint64_t model)>;
+  using Say = std::function<void(uint64_t model, bool forget)>;
 
   explicit ModelUses(Say say);
   ModelUses(const ModelUses&) = delete;
@@ -45,8 +45,10 @@ class ModelUses : public std::enable_shared_from_this<ModelUses> {
   // The model's table. A session with a copy of the pointer is not done with
   // the model.
   ModelPtr Hold(ModelPtr table);
-  // A holder declares that it is done, before it drops its pointer.
-  void DoneWith(const ModelTable& table);
+  // A holder declares that it is done, before it drops its pointer. `forget`:
+  // hoistd is to forget the model, if nobody else uses it, unless this session
+  // asks for it before.
+  void DoneWith(const ModelTable& table, bool forget = false);
   // A request uses the model, and its answer does not contain it.
   void AskedFor(const ModelTable& table);
   // Repeats the reports to the next hoistd, which counts all readable models as
@@ -74,8 +76,10 @@ class ModelUses : public std::enable_shared_from_this<ModelUses> {
   struct Use {
     std::string name;
     uint64_t holders = 0;
-    bool done = false;  // Declared, and not requested since.
-    bool due = false;   // To report after an ask.
+    bool done = false;    // Declared, and not requested since.
+    bool forget = false;  // Declared with it.
+    bool due = false;     // To report after an ask.
+    void Ask() { done = forget = false; }
     bool over() const { return done && holders == 0 && !due; }
   };
   struct Held;

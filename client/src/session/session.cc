@@ -57,9 +57,9 @@ Hoist__V1__ReleaseRequest ReleaseOf(std::span<const uint64_t> lease_ids) {
 Session::Session(const hoist_connect_options& options)
     : fork_generation_(ForkGeneration()),
       call_deadline_(options.call_deadline_ms),
-      model_uses_(std::make_shared<ModelUses>([this](uint64_t model) {
+      model_uses_(std::make_shared<ModelUses>([this](auto model, bool forget) {
         Hoist__V1__SetOrderRequest none = HOIST__V1__SET_ORDER_REQUEST__INIT;
-        none.model_id = model;
+        std::tie(none.model_id, none.forget) = std::pair(model, forget);
         connection_->Post(none.base);
       })) {}
 

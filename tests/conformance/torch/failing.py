@@ -153,17 +153,30 @@ def unfill(daemon: RealDaemon) -> None:
     daemon.ctl("evict", "filler", "--forget")
 
 
+def drain_and_plant(daemon: RealDaemon) -> None:
+    """A session goes on with its models while hoistd drains."""
+    drain(daemon)
+    plant(daemon)
+
+
 # What comes before the last group of a load is computed, and what ends it.
 LATE: dict[str, tuple[Callable[[RealDaemon], None],
                       Callable[[RealDaemon], None]]] = {
     "error": (plant, lambda daemon: None), "full": (fill, unfill),
+    "interrupt": (lambda daemon: interrupt(), lambda daemon: None),
+    "drain": (drain_and_plant, lambda daemon: daemon.ctl("drain", "--resume")),
     "kill": (lambda daemon: daemon.kill(), start_again)}
 
 
+def models_in(daemon: RealDaemon) -> set[str]:
+    return {one["name"] for one in
+            json.loads(daemon.ctl("models", "--json"))["models"]}
+
+
 def forget_all(daemon: RealDaemon) -> None:
-    for one in json.loads(daemon.ctl("models", "--json"))["models"]:
+    for name in models_in(daemon):
         with contextlib.suppress(Refused):  # It is in use.
-            daemon.ctl("evict", one["name"], "--forget")
+            daemon.ctl("evict", name, "--forget")
 
 
 def end_sessions(daemon: RealDaemon) -> None:

@@ -16,7 +16,8 @@ import hoist  # noqa: E402
 from deaths import start_again, until  # noqa: E402
 from equal import assert_equal_outputs  # noqa: E402
 from failing import (Belongings, Calls, drain, end_sessions,  # noqa: E402
-                     fail, forget_all, interrupt, is_given_back, watched)
+                     fail, forget_all, interrupt, is_given_back, models_in,
+                     watched)
 from models import Stack, Transformer, WIDTH, numbers  # noqa: E402
 from real_daemon import MIB, RealDaemon  # noqa: E402
 from sampled import sampled  # noqa: E402
@@ -143,6 +144,7 @@ def test_whatever_comes_before_whichever_call(make_hoistd, monkeypatch, name,
         while True:
             if kind.there_already:
                 hoist.detach(hoist.attach(copy.deepcopy(model)))
+            there = models_in(daemon)
             error = attach_with(calls, number, lambda: act.do(daemon),
                                 lambda: hoist.attach(model, deadline=1,
                                                      stage_deadline=1,
@@ -155,6 +157,9 @@ def test_whatever_comes_before_whichever_call(make_hoistd, monkeypatch, name,
             reached = calls.count > number
             act.after(daemon)
             until(lambda: error is None or is_given_back(daemon))
+            # An ended session says no more.
+            until(lambda: error is None or what == "end"
+                  or models_in(daemon) <= there)
             if error is not None:
                 hoist.attach(model, **kind.options)
                 if kind.exact:

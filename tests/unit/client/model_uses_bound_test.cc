@@ -22,7 +22,7 @@ ModelPtr Table(uint64_t id) {
 TEST(ModelUses, OfThoseItIsDoneWithTheNewestAreSaidAgain) {
   std::vector<uint64_t> said;
   const auto uses = std::make_shared<ModelUses>(
-      [&](uint64_t model) { said.push_back(model); });
+      [&](uint64_t model, bool) { said.push_back(model); });
   const ModelPtr held = uses->Hold(Table(1));
   constexpr uint64_t kLast = 10 * ModelUses::kMostDone;
   for (uint64_t id = 2; id <= kLast; ++id) uses->DoneWith(*Table(id));

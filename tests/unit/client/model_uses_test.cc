@@ -46,6 +46,12 @@ class UsesDaemon {
     return done_;
   }
 
+  // Those of them that hoistd is to forget.
+  std::vector<uint64_t> Forgotten() {
+    const std::lock_guard<std::mutex> lock(mu_);
+    return forgotten_;
+  }
+
   std::atomic<bool> holds_back{false};
   std::promise<void> came;  // What is held back.
   std::promise<pb::DaemonMessage> go;
@@ -55,6 +61,7 @@ class UsesDaemon {
     if (message.has_set_order() && message.set_order().groups().empty()) {
       const std::lock_guard<std::mutex> lock(mu_);
       done_.push_back(message.set_order().model_id());
+      if (message.set_order().forget()) forgotten_.push_back(done_.back());
       return false;
     }
     if (message.has_read_image()) {
@@ -77,6 +84,7 @@ class UsesDaemon {
   const Waits waits_;
   std::mutex mu_;
   std::vector<uint64_t> done_;
+  std::vector<uint64_t> forgotten_;
   std::thread late_;
   FakeDaemon daemon_;
 };
@@ -114,6 +122,26 @@ TEST(ModelUses, EveryHandleCounts) {
   EXPECT_THAT(daemon.Done(session), IsEmpty());
   other.reset();
   EXPECT_THAT(daemon.Done(session), ElementsAre(one.id()));
+}
+
+// A C++ caller has no such call; the C API has.
+TEST(ModelUses, ThatItIsToBeForgottenIsSaidWithTheLastUseUnlessItAsksAgain) {
+  UsesDaemon daemon;
+  hoist::Session session = daemon.Connect();
+  const hoist::Model one = *session.DescribeModel("m");
+  std::optional<hoist::Model> other(*session.DescribeModel("m"));
+  const auto forget = [&](const hoist::Model& model) {
+    return hoist_forget_unused_model(session.get(), model.get(), nullptr);
+  };
+  ASSERT_EQ(forget(one), HOIST_OK);
+  EXPECT_THAT(daemon.Done(session), IsEmpty());
+  other.reset();
+  EXPECT_THAT(daemon.Done(session), ElementsAre(one.id()));
+  EXPECT_THAT(daemon.Forgotten(), ElementsAre(one.id()));
+  const hoist::Model again = *session.DescribeModel("m");
+  ASSERT_TRUE(session.DoneWith(again).ok());
+  EXPECT_THAT(daemon.Done(session), ElementsAre(one.id(), one.id()));
+  EXPECT_THAT(daemon.Forgotten(), ElementsAre(one.id()));
 }
 
 TEST(ModelUses, WhatIsHeldOfItKeepsItUsed) {

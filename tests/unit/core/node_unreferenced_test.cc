@@ -126,6 +126,47 @@ TEST_F(NodeUnreferenced, ASessionThatIsDoneWithAModelKeepsItNoMore) {
   EXPECT_EQ(rig_.counters().models_forgotten, 1u);
 }
 
+// Of what a failed call has made.
+TEST_F(NodeUnreferenced, AModelThatIsToBeForgottenGoesWithItsLastUse) {
+  const GroupKey key = rig_.Published(bob_, "p", "a", 2);
+  const ModelId files = rig_.AddModel(bob_, "m", {2});
+  ASSERT_OK(rig_.Release(bob_, rig_.StageNow(bob_, Key(files, 0))));
+  const LeaseId lease = rig_.StageNow(bob_, key);
+  ASSERT_OK(rig_.SetOrder(bob_, key.model, {}, /*forget=*/true));
+  EXPECT_TRUE(rig_.Has(key, OnHost()));  // It is leased.
+  ASSERT_OK(rig_.SetOrder(bob_, files, {}, /*forget=*/true));
+  EXPECT_THAT(rig_.forgotten(), ElementsAre(files));
+  ASSERT_OK(rig_.Release(bob_, lease));
+  EXPECT_THAT(rig_.forgotten(), ElementsAre(files, key.model));
+}
+
+TEST_F(NodeUnreferenced, AModelThatIsToBeForgottenStaysIfItIsWanted) {
+  const SessionId other = rig_.Open(kBob);
+  const GroupKey used = rig_.Published(bob_, "used", "a", 1);
+  ASSERT_OK(rig_.node().tenure().Find(other, "used"));
+  ASSERT_OK(rig_.SetOrder(bob_, used.model, {}, /*forget=*/true));
+  ASSERT_OK(rig_.SetOrder(other, used.model, {}));  // As any other user.
+  const GroupKey pinned = rig_.Published(bob_, "pinned", "a", 1);
+  rig_.Bring(pinned, OnHost(), /*pin=*/true);
+  ASSERT_OK(rig_.SetOrder(bob_, pinned.model, {}, /*forget=*/true));
+  const GroupKey asked = rig_.Published(bob_, "asked", "a", 1);
+  const LeaseId lease = rig_.StageNow(bob_, asked);
+  ASSERT_OK(rig_.SetOrder(bob_, asked.model, {}, /*forget=*/true));
+  ASSERT_OK(rig_.node().tenure().Find(bob_, "asked"));  // Before its end.
+  ASSERT_OK(rig_.Release(bob_, lease));
+  EXPECT_THAT(rig_.forgotten(), IsEmpty());
+}
+
+TEST_F(NodeUnreferenced, OnlyItsUserHasAModelForgotten) {
+  const SessionId ada = rig_.Open(kAda);
+  const GroupKey key = rig_.Published(ada, "p", "a", 3);
+  ASSERT_OK(
+      rig_.node().tenure().Find(bob_, ToString(OwnedName{User(kAda), "p"})));
+  ASSERT_OK(rig_.SetOrder(ada, key.model, {}));
+  ASSERT_OK(rig_.SetOrder(bob_, key.model, {}, /*forget=*/true));
+  EXPECT_THAT(rig_.forgotten(), IsEmpty());
+}
+
 TEST_F(NodeUnreferenced, AnOwnersOtherSessionKeepsNone) {
   const GroupKey key = Left("p", 3);
   rig_.Open(kAda);

@@ -193,6 +193,12 @@ HOIST_API int hoist_model_content(const uint8_t* groups, size_t group_count,
 HOIST_API int hoist_done_with_model(hoist_session* session,
                                     const hoist_model* model,
                                     hoist_error** error);
+/* As hoist_done_with_model. hoistd also drops the model once nothing uses it,
+ * unless a session asks for it before: for what a failed call has made. Only a
+ * model of this user that no admin has pinned; otherwise the use ends alone. */
+HOIST_API int hoist_forget_unused_model(hoist_session* session,
+                                        const hoist_model* model,
+                                        hoist_error** error);
 /* NULL is allowed. The session still uses the model. */
 HOIST_API void hoist_model_free(hoist_model* model);
 /* hoistd's number of it. */

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from ... import _model
-from ..._errors import Aborted, DataLoss, InvalidArgument, NotFound
+from ..._errors import Aborted, DataLoss, InvalidArgument
 from ..._model import Model
 from .._plan.budget import find_device, to_bytes
 from .._plan.in_place import refuse_several
@@ -40,7 +40,7 @@ _AT_ONCE = max(1, min(4, os.cpu_count() or 1))  # Concurrent hand-overs.
 def assemble(root: nn.Module, wanted: Wanted, specs: list[GroupSpec],
              excluded: set[nn.Module], original: Model | None,
              name: str, advance: Callable[[int], None],
-             again: Callable[[Model], Source],
+             again: Callable[[Model], Source], uses: Uses,
              source: str | None = None,
              placed: Sequence[InPlaceWeight] = (),
              placed_model: Model | None = None) -> Attachment:
@@ -50,12 +50,12 @@ def assemble(root: nn.Module, wanted: Wanted, specs: list[GroupSpec],
 
     name: the name of the handed-over model, and the stem of derived names.
     again: returns the source where the weights of this model are found again.
+    uses: of the module, so far; it ends if this fails.
     source: their content, in hexadecimal digits; None: `original`'s.
     placed: weights that are read in place. placed_model: the model with their
         pieces, if it is not `original`.
     DataLoss: `original`, or a group that the module lacks, is damaged.
     """
-    uses = Uses()
     if original is not None:
         uses.add(wanted.session, original)
     try:
@@ -182,6 +182,8 @@ def _make_live(attachment: Attachment, wanted: Wanted, specs: list[GroupSpec],
         staged = known_model(session, cast_to, specs, cast=True)
         if staged is not None:
             attachment.uses.add(session, staged)
+        else:
+            attachment.uses.makes(session, cast_to)
 
     hand = _Hand(attachment, wanted, original, name)
 
@@ -228,9 +230,7 @@ class _Hand:
         self._name = name
         self._before: Model | None = None  # The earlier model of that name.
         if original is None:
-            with contextlib.suppress(NotFound):
-                self._before = wanted.session.model(name)
-                self._uses.add(wanted.session, self._before)
+            self._before = self._uses.makes(wanted.session, name)
 
     def over(self, spec: GroupSpec) -> _model.Group:
         """Unconverted. DataLoss: hoistd's is damaged, and may be another's."""

@@ -19,6 +19,7 @@ from .._plan.budget import Budget, parse
 from .._plan.stats import AttachStats
 from .._store.hand_over import content_of, known_model, same_model
 from .._store.sources import Published
+from .._store.uses import Uses
 from .._tree.casting import (DEFAULT_SKIP, Patterns, check_storage_type,
                              matching_modules)
 from .._tree.grouping import Groups
@@ -101,6 +102,7 @@ def attach(module: M, budget: Budget = None, *, groups: Groups = "block",
     files have changed.
 
     A failed attach leaves the module as it was, with the very same tensors.
+    hoistd forgets what it published for it, unless another session uses that.
     (With hand_over="by_group" they are copies of hoistd's; DataLoss names lost
     ones, which are on the meta device.) Damaged weights of hoistd's are
     replaced by the module's.
@@ -141,7 +143,7 @@ def attach_as(module: nn.Module, wanted: Wanted) -> Attachment:
         with progress_bar(wanted.progress, f"attach {name}", total) as advance:
             return assemble(
                 root, wanted, specs, excluded, original, name, advance,
-                lambda model: Published(model, source),
+                lambda model: Published(model, source), Uses(),
                 source.hex()[:32] if source is not None else None, placed)
 
     try:

@@ -139,6 +139,7 @@ class Attachment(NotCopied):
     def commit(self) -> None:
         """Attach has succeeded completely: releases the module's own
         tensors."""
+        self.uses.keep()
         self.originals.release()
         self.give_back_free_memory()
 
@@ -272,7 +273,7 @@ class Attachment(NotCopied):
         lost: dict[str, Exception] = {}
         with (patience(DETACH_PATIENCE), torch.inference_mode(False),
               contextlib.ExitStack() as stack):
-            stack.callback(self._close_failed)
+            stack.callback(self._close_failed, lost)
             stack.callback(lambda: renew_lists(self._tree.modules))
             if self._in_place is not None and not self.originals.holds_placed:
                 stack.callback(self._copy_back, self._in_place)
@@ -295,7 +296,9 @@ class Attachment(NotCopied):
     def _copy_back(self, placed: InPlaceWeights) -> None:
         _put(placed.private_weights(self.devices))
 
-    def _close_failed(self) -> None:
+    def _close_failed(self, lost: Mapping[str, Exception]) -> None:
+        if lost:  # hoistd may have the only bytes.
+            self.uses.keep()
         try:
             self.close()
         except HoistError as error:  # Its memory ends with the session.

@@ -27,6 +27,7 @@ from .._store.converting import convert
 from .._store.matching import (check_ties, conversion_reasons, file_groups,
                                match_pieces, match_weights)
 from .._store.sources import Files
+from .._store.uses import ended_if_it_fails
 from .._tree.casting import DEFAULT_SKIP, Patterns, matching_modules
 from .._tree.grouping import Groups
 from .._tree.layout import GroupSpec, choose_storage, lay_out
@@ -133,7 +134,7 @@ def load(  # type: ignore[misc]
         **terms})
     check_wanted(wanted)
     computes = first_device(wanted.session, wanted.budget, wanted.device)
-    with one_path(path) as found:
+    with one_path(path) as found, ended_if_it_fails() as uses:
         files = find_files(found)
         headers = read_headers(files)
         quantised: Packed | None = None
@@ -167,23 +168,25 @@ def load(  # type: ignore[misc]
         rule, joined = file_groups([*specs, *pieces], matched, headers)
         name = name or (f"{_base_name(path)}-"
                         f"{identity(files, repr((rule, joined)))}")
+        uses.makes(wanted.session, name)
         registered = wanted.session.register(found, name, groups=rule,
                                              joined=joined)
+        uses.add(wanted.session, registered)
         unchanged = identity(files, "")
-    original, conversion = convert(
-        module, wanted.session, specs, registered, name, dtype, matched,
-        computes, wanted.deadline, wanted.progress)
-    if original is not registered:
-        wanted.session.done_with(registered)
-    source = Files(path, name, rule, joined, registered.fingerprint, unchanged,
-                   conversion, wanted.deadline)
-    if storage_dtype is not None:
-        choose_storage(module, specs, storage_dtype, wanted.skip)
-    total = sum(spec.nbytes for spec in [*specs, *pieces])
-    with progress_bar(progress, f"load {original.name}", total) as advance:
-        attachment = assemble(module, wanted, specs, excluded, original,
-                              name, advance, lambda _: source,
-                              placed=placed, placed_model=registered)
+        original, conversion = convert(
+            module, wanted.session, specs, registered, name, dtype, matched,
+            computes, wanted.deadline, uses, wanted.progress)
+        if original is not registered:
+            wanted.session.done_with(registered)
+        source = Files(path, name, rule, joined, registered.fingerprint,
+                       unchanged, conversion, wanted.deadline)
+        if storage_dtype is not None:
+            choose_storage(module, specs, storage_dtype, wanted.skip)
+        total = sum(spec.nbytes for spec in [*specs, *pieces])
+        with progress_bar(progress, f"load {original.name}", total) as advance:
+            attachment = assemble(module, wanted, specs, excluded, original,
+                                  name, advance, lambda _: source, uses,
+                                  placed=placed, placed_model=registered)
     attachment.note_change()  # The factory's buffers go to the device.
     attachment.commit()
     return made

@@ -17,7 +17,7 @@ from ...checkpoint import Computed
 from .._tree.layout import GroupSpec
 from .hand_over import cast_name, derived_name, known_model, publish_cast
 from .matching import Matched, conversions, input_name, retype
-from .uses import done_if_it_fails
+from .uses import Uses
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,24 +30,25 @@ class Conversion:
     device: torch.device  # Computes, as far as its memory suffices.
 
     def model(self, session: _session.Session, specs: list[GroupSpec],
-              original: Model, deadline: float,
+              original: Model, deadline: float, uses: Uses,
               progress: bool | None = False) -> Model:
         """Makes it a group at a time, in this process, unless hoistd has it
-        already."""
+        already. `uses` ends if that fails."""
         specs = [dataclasses.replace(spec, storage=dict(
             self.storage[spec.name])) for spec in specs]
         made = known_model(session, self.name, specs, cast=True)
         if made is not None:
+            uses.add(session, made)
             return made
+        uses.makes(session, self.name)
         total = sum(spec.nbytes for spec in specs)
         with progress_bar(progress, f"convert {self.name}", total
-                          ) as advance, done_if_it_fails(session) as used, \
-                _freed(self.device):
+                          ) as advance, _freed(self.device):
             for spec in specs:
                 made = publish_cast(
                     session, self.name, spec, original[spec.name], deadline,
                     _computer(spec, self.computed, self.device))
-                used[:] = [made]
+                uses.add(session, made)
                 advance(spec.nbytes)
         assert made is not None
         return made
@@ -56,7 +57,7 @@ class Conversion:
 def convert(root: nn.Module, session: _session.Session,
             specs: list[GroupSpec], original: Model, name: str,
             dtype: torch.dtype | None, matched: Matched, device: torch.device,
-            deadline: float, progress: bool | None
+            deadline: float, uses: Uses, progress: bool | None
             ) -> tuple[Model, Conversion | None]:
     """The model of the files, or a published one: with weights computed from
     the files' tensors, and floating weights as `dtype`, except those that the
@@ -83,9 +84,8 @@ def convert(root: nn.Module, session: _session.Session,
         name = cast_name(name, source, specs, dtype)
     conversion = Conversion(
         name, {spec.name: spec.storage for spec in specs}, computed, device)
-    with done_if_it_fails(session, original):
-        converted = conversion.model(session, specs, original, deadline,
-                                     progress)
+    converted = conversion.model(session, specs, original, deadline, uses,
+                                 progress)
     for spec in specs:
         for weight in spec.weights:
             to_type = spec.storage.get(weight.parts[0].stored.name)

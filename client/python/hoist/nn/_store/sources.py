@@ -21,6 +21,7 @@ from ...checkpoint import (Bytes, FileTensor, Paths, find_files, identity,
 from .._tree.layout import GroupSpec
 from .converting import Conversion
 from .hand_over import same_model
+from .uses import ended_if_it_fails
 
 
 class Source(Protocol):
@@ -111,7 +112,9 @@ class Files:
             raise self._changed()
         if self.conversion is None:
             return found
-        return self.conversion.model(session, specs, found, self.deadline)
+        with ended_if_it_fails() as uses:
+            return self.conversion.model(session, specs, found, self.deadline,
+                                         uses)
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[str]:
