@@ -54,8 +54,12 @@ TESTS = {
     "one safetensors file": of_file(
         "test_single_file", "test_workers_share_it",
         "test_it_saves_as_the_library"),
-    "8-bit floats": of_file(
+    "8-bit floats with scales in": of_file(
         "test_scaled_file", "test_workers_share_the_weights", UNSAVED),
+    "8-bit floats with scales, into": [("test_scaled_text", name) for name in (
+        EQUAL, EQUAL, COMPILED, ADAPTED,
+        "test_workers_share_what_the_first_one_computed",
+        "test_it_is_saved_as_plain_weights", OUTLIVES)],
     "int8, MXFP8": [("test_scaled_file",
                      "test_other_scales_are_refused_by_name")],
     "a GGUF file, into diffusers'": of_file(

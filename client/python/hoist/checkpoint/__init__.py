@@ -19,6 +19,7 @@ reason.
     _gguf          the same over a GGUF file
     _gguf_unpacked transformers' modules over one, of plain weights
     _scaled        the same over weights of 8-bit floats with scales
+    _unscaled      transformers' modules over those, of plain weights
     _meaning       the files' other facts about weights: refused, if unused
 
 Nothing here knows hoistd, groups or attached modules: hoist.nn puts weights
@@ -40,9 +41,10 @@ from ._safetensors import (Bytes, FileTensor, Paths, find_files, identity,
 from ._scaled import pack_scaled
 from ._single_file import single_file_sources
 from ._transformers import Computed
+from ._unscaled import unscale
 
 __all__ = ["Bytes", "Computed", "FileTensor", "Finder", "MAX_OWN_BYTES",
            "Packed", "Paths", "Rename", "Source", "Use", "find_files",
            "identity", "is_gguf", "one_path", "pack", "pack_diffusers",
            "pack_gguf", "pack_scaled", "quantise", "read_headers",
-           "refuse_declared", "refuse_losses", "single_file_sources"]
+           "refuse_declared", "refuse_losses", "single_file_sources", "unscale"]

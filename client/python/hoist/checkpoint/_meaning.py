@@ -89,6 +89,10 @@ def refuse_losses(module: nn.Module, uses: Sequence[Use],
             + INSTEAD)
     signs = [name for name in unused
              if _SIGN.search(name.rpartition(".")[2])]
+    # Those beside an unused weight are that one's.
+    others = {name.rpartition(".")[0] for name in {*unused} - {*signs}}
+    signs = [name for name in signs
+             if name.rpartition(".")[0] not in others - {""}]
     for use in uses:
         narrow = [one for one in use.tensors
                   if headers[one].dtype not in _FLOATS]
@@ -181,13 +185,18 @@ def _has_places(module: nn.Module, dtypes: Iterable[torch.dtype]) -> bool:
 def _declarations(module: nn.Module, files: Sequence[pathlib.Path],
                   path: Paths) -> Iterator[tuple[str, str]]:
     """Declarations that the weights are quantised: their places and texts."""
-    said = _in_config(_as_dict(getattr(module, "config", None)))
-    if said:
-        yield "the module's configuration", said
+    yield from configured(module, path)
     for file in files:
         for key, value in read_metadata(file).items():
             if _is_quantised(key, value):
                 yield f"the metadata of {file.name}", f"{key}: {value[:80]}"
+
+
+def configured(module: nn.Module, path: Paths) -> Iterator[tuple[str, str]]:
+    """Those of configurations: a library's quantiser has a part in it."""
+    said = _in_config(_as_dict(getattr(module, "config", None)))
+    if said:
+        yield "the module's configuration", said
     for folder in _folders(path):
         said = _in_config(_read_json(folder / "config.json"))
         if said:

@@ -17,7 +17,7 @@ import math
 import mmap
 import pathlib
 import sys
-from typing import Any, Iterator, Mapping, Protocol, Sequence
+from typing import Any, Iterable, Iterator, Mapping, Protocol, Sequence
 
 import torch
 from torch import nn
@@ -59,11 +59,11 @@ class Packed:
             return None
         return self._files.find(tensor)
 
-    def made_of(self, source: Source) -> tuple[str, ...]:
-        """The file tensors of the weight that has this one."""
+    def made_of(self, tensors: Iterable[str]) -> tuple[str, ...]:
+        """The file tensors of the weight that has these."""
         return tuple(dict.fromkeys(
-            one for piece in source.pieces
-            for one in self._beside.get(piece.tensor, (piece.tensor,))))
+            one for tensor in tensors
+            for one in self._beside.get(tensor, (tensor,))))
 
 
 class _Places(Protocol):

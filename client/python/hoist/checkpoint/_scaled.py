@@ -54,7 +54,7 @@ def pack_scaled(module: Any, path: Paths, files: Sequence[pathlib.Path],
     Unimplemented: a used weight is no matrix of 8-bit floats with one scale, or
     one a row; or diffusers has no layer for it.
     """
-    scaled = _Scaled(files, headers)
+    scaled = Scaled(files, headers)
     if not scaled.beside or not is_diffusers(module) or (
             config_of(path).get("quantization_config")):
         return None
@@ -90,10 +90,11 @@ def pack_scaled(module: Any, path: Paths, files: Sequence[pathlib.Path],
     return packed
 
 
-class _Scaled:
+class Scaled:
     """The files' weights with scales, by their names in the files.
 
-    beside: what a weight's value depends on, itself first.
+    beside: what a weight's value depends on, itself first. aside: all of that
+        but the weights.
     """
 
     def __init__(self, files: Sequence[pathlib.Path],
@@ -110,12 +111,13 @@ class _Scaled:
             weight, scale, *(weight.removesuffix(".weight") + end
                              for end in (*_OF_INPUTS, _FORMAT)), *marks)
             if one in headers) for weight, scale in self._scales.items()}
+        self.aside = {one for names in self.beside.values()
+                      for one in names[1:]}
 
     def weights(self) -> dict[str, Source]:
         """All tensors of the files but those beside a weight."""
-        aside = {one for names in self.beside.values() for one in names[1:]}
-        return {name: whole(name, header)
-                for name, header in self._headers.items() if name not in aside}
+        return {name: whole(name, header) for name, header in
+                self._headers.items() if name not in self.aside}
 
     def has(self, source: Source) -> bool:
         return any(one.tensor in self._scales for one in source.pieces)
@@ -132,29 +134,32 @@ class _Scaled:
                     math.prod(self._headers[piece.tensor].shape[1:])
                     != columns):
                 raise _refusal(f"{name} has parts of {piece.tensor}'s rows")
-            scale = self._scale(piece.tensor)
+            beside = self.checked_scale(piece.tensor)
+            scale = torch.frombuffer(
+                self._bytes.read(beside), dtype=_dtypes.torch_dtype(
+                    self._headers[beside].dtype)).to(torch.float32)
             count = piece.count // columns
             first = piece.start // columns if scale.numel() > 1 else 0
             found.append(scale.expand(count) if scale.numel() == 1 else
                          scale[first:first + count])
         return torch.cat(found)
 
-    def _scale(self, weight: str) -> torch.Tensor:
-        """A weight's, as floats: one, or one a row."""
+    def checked_scale(self, weight: str) -> str:
+        """The name of a weight's: one float, or one a row. Unimplemented: there
+        is more to it."""
         header, name = self._headers[weight], self._scales[weight]
         said = self._said_format(weight)
         shape = self._headers[name].shape
         dtype = _dtypes.torch_dtype(self._headers[name].dtype)
         if header.dtype != "F8_E4M3" or said not in (None, "float8_e4m3fn"):
-            raise _refusal(f"{weight} is {said or header.dtype}, and diffusers "
-                           "has layers for float8_e4m3fn")
-        if math.prod(shape) not in (1, header.shape[0]) or (
+            raise _refusal(f"{weight} is {said or header.dtype}, and hoist.load "
+                           "knows scales of float8_e4m3fn")
+        if math.prod(shape) not in (1, *header.shape[:1]) or (
                 not dtype.is_floating_point):
             raise _refusal(f"{name} is {self._headers[name].dtype} {shape}: "
                            f"neither one float nor {header.shape[0]}, one a "
                            f"row of {weight}")
-        found = self._bytes.read(name)
-        return torch.frombuffer(found, dtype=dtype).to(torch.float32)
+        return name
 
     @functools.cached_property
     def _bytes(self) -> Bytes:

@@ -20,7 +20,7 @@ from ...checkpoint import (FileTensor, Packed, Paths, Rename, find_files,
                            identity, is_gguf, one_path, pack,
                            pack_diffusers, pack_gguf, pack_scaled, quantise,
                            read_headers, refuse_declared, refuse_losses,
-                           single_file_sources)
+                           single_file_sources, unscale)
 from .._plan.budget import Budget, first_device
 from .._store.building import LIBRARIES, build_on_meta, default_dtype
 from .._store.converting import convert
@@ -108,7 +108,8 @@ def load(  # type: ignore[misc]
     it its own; dtype= is what it computes in, else float32. So it does for 8-bit
     floats with scales; without dtype= it computes in bfloat16. Or it makes a
     model of transformers: its functions unpack the file to plain weights, once
-    for all workers, of dtype=, else float32.
+    for all workers, of dtype=, else float32. Of 8-bit floats with scales its
+    models have plain weights, too, without dtype= in bfloat16.
 
     The other options, and the errors, are attach's. Also: NotFound (a parameter
     in no file); InvalidArgument (its shape differs, it needs gradients and is
@@ -143,6 +144,9 @@ def load(  # type: ignore[misc]
             quantised = pack_gguf(module, files[0], headers, dtype)
         elif made is not factory and rename is None:
             quantised = _quantised(module, path, files, headers, dtype)
+        if not packs:
+            quantised = quantised or unscale(module, path, files, headers,
+                                             dtype, rename)
         if quantised is not None and storage_dtype is not None:
             raise InvalidArgument(
                 "storage_dtype= of a module whose weights are quantised in "

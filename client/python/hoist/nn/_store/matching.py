@@ -63,7 +63,8 @@ def match_weights(module: nn.Module, specs: list[GroupSpec],
         opaque |= {weight.name for weight in spec.weights} - {
             weight.name for weight in own}
         found += [(stored, source, stored.name) for stored, source in made]
-        uses += [Use(stored.name, stored.meta.dtype, packed.made_of(source))
+        uses += [Use(stored.name, stored.meta.dtype,
+                     packed.made_of(_file_tensors(source)))
                  for stored, source in made]
         for weight in own:
             stored = _only_part(weight)
@@ -93,7 +94,7 @@ def match_weights(module: nn.Module, specs: list[GroupSpec],
                              "in the files")
                 continue
             ties += _ties(sources)
-            uses.append(Use(weight.name, stored.meta.dtype, tuple(
+            uses.append(Use(weight.name, stored.meta.dtype, packed.made_of(
                 tensor for one in sources for tensor in _file_tensors(one))))
             stored.tensor = None
             retype(weight, dtype)
