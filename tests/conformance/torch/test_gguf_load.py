@@ -136,6 +136,24 @@ def test_workers_share_the_blocks(hoistd, device, tmp_path):
         hoist.detach(other)
 
 
+@pytest.mark.parametrize("wanted", ["model.diffusion_model.", "vae."])
+def test_one_module_of_several_is_loaded_as_by_the_library(
+        hoistd, device, tmp_path, wanted):
+    tensors = {}
+    for prefix, make in (("model.diffusion_model.", image_models.sd3),
+                         ("vae.", image_models.vae)):
+        made = make(tmp_path / prefix)
+        tensors |= {prefix + name: value for name, value in made[1].items()}
+        if prefix == wanted:
+            kind, _, inputs = made
+    path = tmp_path / wanted / "m.gguf"
+    write(path, tensors, lambda _, at: KINDS[at // 2 % len(KINDS)])
+    theirs, loaded = the_librarys(kind, path).to(device), load(kind, path)
+    assert_equal_outputs(run(loaded, inputs, device),
+                         run(theirs, inputs, device))
+    assert_same_state(loaded, theirs)
+
+
 def test_what_diffusers_does_not_save_is_refused_as_by_it(hoistd, tmp_path):
     kind, path, _ = qwen(tmp_path)
     theirs, loaded = the_librarys(kind, path), load(kind, path)

@@ -209,20 +209,35 @@ def test_it_is_compiled_as_the_librarys_own(hoistd, device, folder):
 # --- One of several modules in a file; what is refused; failures.
 
 
-def test_one_module_of_several_is_named_by_its_prefix(hoistd, device, folder):
+def test_one_file_has_an_encoder_a_denoiser_and_a_vae(hoistd, device, folder):
+    """diffusers knows the prefixes of its own; rename= names the encoder's."""
+    pytest.importorskip("diffusers")
+    image_models = pytest.importorskip("image_models")
     prefix = "text_encoders.t5xxl.transformer."
     path = folder / "m.safetensors"
-    safetensors.save_file({
-        **{prefix + name: value for name, value in
-           safetensors.load_file(path).items()},
-        "model.diffusion_model.img_in.weight": torch.ones(4, 4).to(FP8),
-        "model.diffusion_model.img_in.scale_weight": torch.ones(1)}, path)
+    tensors = {prefix + name: value for name, value in
+               safetensors.load_file(path).items()}
+    alone = {}
+    for begin, make in (("model.diffusion_model.", image_models.sd3),
+                        ("vae.", image_models.vae)):
+        where = folder / begin
+        kind, own, _ = make(where)
+        own = {name: value.contiguous() for name, value in (
+            image_models.scaled(own) if "model" in begin else own).items()}
+        safetensors.save_file(own, where / "own.safetensors")
+        tensors |= {begin + name: value for name, value in own.items()}
+        alone[where] = kind
+    safetensors.save_file(tensors, path)
     with pytest.raises(hoist.NotFound, match="hold.*rename="):
         load(folder)
     loaded = load(folder, rename={"": prefix})
     theirs = the_librarys(folder, device)
     assert_equal_outputs(run(loaded, device), run(theirs, device))
     assert_same_state(loaded, theirs)
+    for where, kind in alone.items():
+        said = kind.load_config(where)
+        assert_same_state(*(hoist.load(lambda: kind.from_config(said), one)
+                            for one in (path, where / "own.safetensors")))
 
 
 def test_other_scales_are_refused_by_name(hoistd, folder):
