@@ -73,17 +73,22 @@ FAMILIES = {one.arch: one for one in (
         vocab_size=64, d_model=256, d_ff=256, num_layers=2, num_heads=4,
         feed_forward_proj="gated-relu"), model="T5EncoderModel"),
     Family("qwen3moe", "Qwen3Moe", dict(_MOE, head_dim=64)),  # Experts joined.
+    Family("qwen2moe", "Qwen2Moe", dict(  # And shared ones, with a gate.
+        _MOE, moe_intermediate_size=1408)),
+    Family("qwen3", "Qwen3", dict(_BASE, head_dim=128)),  # Norms of heads.
+    Family("phi3", "Phi3", dict(  # Fused; its default padding has a row.
+        _BASE, vocab_size=32064)),
 )}
 
 
 def write(path: Path, family: Family, kinds: tuple[str, ...] = KINDS,
-          lost: str = "") -> None:
+          lost: str = "", arch: str = "") -> None:
     """Random weights, matrices of `kinds` one after another; without the tensor
-    `lost`."""
+    `lost`. arch: which the file says instead of the family's."""
     library = importlib.import_module(
         "transformers.modeling_gguf_pytorch_utils")
     module = family.make()
-    writer = gguf.GGUFWriter(path, family.arch)
+    writer = gguf.GGUFWriter(path, arch or family.arch)
     writer.add_string("general.name", family.name.lower())
     writer.add_array("tokenizer.ggml.tokens", [
         str(at) for at in range(module.config.vocab_size)])
@@ -101,6 +106,9 @@ def write(path: Path, family: Family, kinds: tuple[str, ...] = KINDS,
         kind = kinds[at % len(kinds)]
         if len(shape) == 1 or shape[-1] % 32:
             kind = "F32"
+        elif kind not in _OWN_TYPES and (
+                shape[-1] % gguf.GGML_QUANT_SIZES[Type[kind]][0]):
+            kind = "Q8_0"
         if name == lost:
             continue
         if kind in _OWN_TYPES:
@@ -141,6 +149,8 @@ def _tensors(library: Any, family: Family, module: nn.Module
             shape = shape[::-1]
         if ".shortconv.conv." in name or ".ssm_conv1d." in name:
             shape = (shape[0], shape[2])
+        if name.endswith("ffn_gate_inp_shexp.weight"):
+            shape = shape[-1:]
         if name.endswith("_exps"):
             name += ".weight"
             if "gate" in name or "up" in name:

@@ -31,7 +31,7 @@ from .._surroundings import require
 require("torch", __name__)
 
 from ._diffusers import pack_diffusers
-from ._finding import Finder, Rename
+from ._finding import RENAME, Finder, Rename
 from ._gguf import pack_gguf
 from ._meaning import Use, refuse_declared, refuse_losses
 from ._pieces import Source
@@ -44,7 +44,7 @@ from ._transformers import Computed
 from ._unscaled import unscale
 
 __all__ = ["Bytes", "Computed", "FileTensor", "Finder", "MAX_OWN_BYTES",
-           "Packed", "Paths", "Rename", "Source", "Use", "find_files",
+           "Packed", "Paths", "RENAME", "Rename", "Source", "Use", "find_files",
            "identity", "is_gguf", "one_path", "pack", "pack_diffusers",
            "pack_gguf", "pack_scaled", "quantise", "read_headers",
            "refuse_declared", "refuse_losses", "single_file_sources", "unscale"]

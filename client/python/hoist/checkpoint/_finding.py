@@ -13,6 +13,7 @@ from ._transformers import Computed, library_computations, library_sources
 
 Rename = Union[Mapping[str, str],
                Callable[[str], Union[str, Sequence[str]]], None]
+RENAME = "rename= maps names"  # The remedy if a weight is in no file.
 
 
 class Finder:

@@ -52,6 +52,8 @@ class Packed:
         default_factory=dict)
     # Theirs, if the caller names none.
     dtype: torch.dtype | None = None
+    # What helps if a weight is in no file.
+    remedy: str = "load the whole checkpoint, of this module"
 
     def find(self, tensor: torch.Tensor | None) -> Source | None:
         """None: its bytes are not a file's."""

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from .._errors import Unimplemented
-from ._finding import Finder, Rename
+from ._finding import RENAME, Finder, Rename
 from ._meaning import configured
 from ._pieces import Source
 from ._quantised import Packed
@@ -47,7 +47,8 @@ def unscale(module: nn.Module, path: Paths, files: Sequence[pathlib.Path],
              else header for name, header in headers.items()
              if name not in scaled.aside}
     finder = Finder(module, plain, rename)
-    packed = Packed(dtype=dtype or torch.bfloat16, _beside=scaled.beside)
+    packed = Packed(dtype=dtype or torch.bfloat16, _beside=scaled.beside,
+                    remedy=RENAME)
     for name, value in module.state_dict().items():
         for found in finder.find([name], tuple(value.shape)):
             packed.plain[name] = _unscaled(name, found, scaled, headers)

@@ -16,7 +16,7 @@ from ... import _session
 from ..._errors import InvalidArgument
 from ..._plan import PlanTerms
 from ..._progress import progress_bar
-from ...checkpoint import (FileTensor, Packed, Paths, Rename, find_files,
+from ...checkpoint import (RENAME, FileTensor, Packed, Paths, Rename, find_files,
                            identity, is_gguf, one_path, pack,
                            pack_diffusers, pack_gguf, pack_scaled, quantise,
                            read_headers, refuse_declared, refuse_losses,
@@ -157,7 +157,7 @@ def load(  # type: ignore[misc]
             refuse_declared(module, _made_types(specs), files, path)
         packed = quantised or Packed(
             plain={**single_file_sources(module, headers)} if rename is None
-            else {})
+            else {}, remedy=RENAME)
         dtype = dtype or packed.dtype
         matched = match_weights(module, specs, headers, rename, packed)
         _tell_unused(refuse_losses(module, matched.uses, headers))

@@ -99,7 +99,7 @@ def match_weights(module: nn.Module, specs: list[GroupSpec],
             stored.tensor = None
             retype(weight, dtype)
             found.append((stored, source, name))
-    _complain(missing, unmade, wrong, finder)
+    _complain(missing, unmade, wrong, finder, packed.remedy)
     return dataclasses.replace(_name(found, headers), ties=ties, uses=uses,
                                packed=opaque)
 
@@ -267,7 +267,7 @@ def _only_part(weight: Weight) -> Stored:
 
 
 def _complain(missing: list[str], unmade: list[str], wrong: list[str],
-              finder: Finder) -> None:
+              finder: Finder, remedy: str) -> None:
     refused = [name for name in missing if name in finder.refused]
     if refused:
         raise Unimplemented(
@@ -277,7 +277,7 @@ def _complain(missing: list[str], unmade: list[str], wrong: list[str],
         raise NotFound(
             f"{len(missing)} parameters are in none of the files: "
             f"{', '.join(missing[:5])}; the files hold "
-            f"{', '.join(list(finder.headers)[:5])}, ...; rename= maps names")
+            f"{', '.join(list(finder.headers)[:5])}, ...; {remedy}")
     if unmade:
         raise NotFound(
             f"{len(unmade)} buffers are in none of the files, and on the meta "
