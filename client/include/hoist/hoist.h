@@ -65,12 +65,8 @@ class Model {
     return hoist_model_group_count(handle_.get());
   }
   Result<uint32_t> FindGroup(const std::string& name) const {
-    uint32_t group = 0;
-    Status found = internal::Run([&](hoist_error** error) {
-      return hoist_model_find_group(handle_.get(), name.c_str(), &group, error);
-    });
-    if (!found.ok()) return found;
-    return group;
+    return internal::Take<uint32_t>(hoist_model_find_group, handle_.get(),
+                                    name.c_str());
   }
   // Empty unless `group` < group_count().
   std::string_view group_name(uint32_t group) const {
@@ -114,9 +110,8 @@ class Model {
 
  private:
   hoist_group_info Group(uint32_t group) const {
-    auto info = internal::Sized<hoist_group_info>();
-    hoist_model_group(handle_.get(), group, &info, nullptr);
-    return info;
+    return internal::Filled<hoist_group_info>(hoist_model_group, handle_.get(),
+                                              group);
   }
 
   internal::Owned<hoist_model> handle_;
@@ -130,15 +125,11 @@ class Lease {
 
   // Waits until hoistd has the image back.
   Status Release() {
-    return internal::Run([&](hoist_error** error) {
-      return hoist_lease_release(handle_.get(), error);
-    });
+    return internal::Call(hoist_lease_release, handle_.get());
   }
   // Whether the image may be read.
   Status Check() const {
-    return internal::Run([&](hoist_error** error) {
-      return hoist_lease_check(handle_.get(), error);
-    });
+    return internal::Call(hoist_lease_check, handle_.get());
   }
   const void* data() const { return hoist_lease_data(handle_.get()); }
   uint64_t image_bytes() const { return hoist_lease_bytes(handle_.get()); }
@@ -149,12 +140,8 @@ class Lease {
   }
   // NotFound: the group has no such tensor. FailedPrecondition: released.
   Result<TensorView> tensor(const std::string& name) const {
-    auto info = internal::Sized<hoist_tensor_info>();
-    Status found = internal::Run([&](hoist_error** error) {
-      return hoist_lease_find_tensor(handle_.get(), name.c_str(), &info, error);
-    });
-    if (!found.ok()) return found;
-    return TensorView(info);
+    return internal::TakeTensor(hoist_lease_find_tensor, handle_.get(),
+                                name.c_str());
   }
   // The group's tensors, in image order; none if the image may not be read.
   std::vector<TensorView> tensors() const {
@@ -190,12 +177,8 @@ class Fetch {
   // Ok: all are there. DeadlineExceeded: not yet. Cancelled. Other errors: a
   // group cannot be loaded.
   Status Wait(std::chrono::milliseconds timeout) const {
-    const int64_t count = timeout.count();
-    return internal::Run([&](hoist_error** error) {
-      return hoist_fetch_wait(handle_.get(),
-                              count < 0 ? 0 : static_cast<uint64_t>(count),
-                              nullptr, error);
-    });
+    return internal::Call(hoist_fetch_wait, handle_.get(),
+                          internal::Count(timeout), nullptr);
   }
   // How many groups are loaded.
   size_t there() const {
@@ -224,11 +207,8 @@ class HostImage {
   // Waits until the bytes are there. A second load does nothing. `deadline`:
   // for space in hoistd's host tier.
   Status Load(std::chrono::milliseconds deadline = std::chrono::seconds(60)) {
-    const int64_t count = deadline.count();
-    return internal::Run([&](hoist_error** error) {
-      return hoist_host_image_load(
-          handle_.get(), count < 0 ? 0 : static_cast<uint64_t>(count), error);
-    });
+    return internal::Call(hoist_host_image_load, handle_.get(),
+                          internal::Count(deadline));
   }
   // Makes later loads read that group; see hoist_c.h.
   Status Move(Session& session, const Model& model, uint32_t group);
@@ -266,8 +246,9 @@ namespace internal {
 
 // Calls the C API with its form of the options. InvalidArgument: strides of
 // another rank.
-template <typename Call>
-Status WithGroup(const PublishOptions& options, const Call& call) {
+template <typename Function>
+auto WithGroup(const PublishOptions& options, const Function& call)
+    -> decltype(call(nullptr)) {
   std::vector<hoist_publish_tensor> tensors;
   for (const PublishTensor& tensor : options.tensors) {
     if (!tensor.strides.empty() &&
@@ -293,7 +274,7 @@ Status WithGroup(const PublishOptions& options, const Call& call) {
   given.device = options.on_device.value_or(0);
   given.of_session = options.of_session ? 1 : 0;
   if (options.content.has_value()) given.content = options.content->data();
-  return Run([&](hoist_error** error) { return call(&given, error); });
+  return call(&given);
 }
 
 }  // namespace internal
@@ -301,9 +282,9 @@ Status WithGroup(const PublishOptions& options, const Call& call) {
 // The content that hoistd finds in such a group; see hoist_group_content.
 inline Result<Content> GroupContent(const PublishOptions& options) {
   Content content = {};
-  Status found = internal::WithGroup(
-      options, [&](const hoist_publish_options* given, hoist_error** error) {
-        return hoist_group_content(given, content.data(), error);
+  Status found =
+      internal::WithGroup(options, [&](const hoist_publish_options* given) {
+        return internal::Call(hoist_group_content, given, content.data());
       });
   if (!found.ok()) return found;
   return content;
@@ -351,26 +332,20 @@ class Session {
     options = internal::Resolved(std::move(options));
     const hoist_connect_options given = internal::InC(options);
     hoist_session* handle = nullptr;
-    Status status = internal::Run([&](hoist_error** error) {
-      return hoist_connect(&given, &handle, error);
-    });
+    Status status = internal::Call(hoist_connect, &given, &handle);
     if (!status.ok()) return status;
     return Session(handle, std::move(options));
   }
 
   // Why no call can succeed any more, or ok.
   Status Check() const {
-    return internal::Run([&](hoist_error** error) {
-      return hoist_session_check(handle_.get(), error);
-    });
+    return internal::Call(hoist_session_check, handle_.get());
   }
   void Close() { hoist_session_close(handle_.get()); }
   // The same session. It ends with its last handle, or when one is closed.
   Result<Session> Share() const {
     hoist_session* shared = nullptr;
-    Status status = internal::Run([&](hoist_error** error) {
-      return hoist_session_share(handle_.get(), &shared, error);
-    });
+    Status status = internal::Call(hoist_session_share, handle_.get(), &shared);
     if (!status.ok()) return status;
     return Session(shared, options_);
   }
@@ -379,22 +354,19 @@ class Session {
 
   Result<Model> RegisterModel(const RegisterOptions& options) {
     const internal::Registration given(options);
-    return TakeModel([&](hoist_model** model, hoist_error** error) {
-      return hoist_register_model(handle_.get(), given.get(), model, error);
-    });
+    return internal::Take<Model, hoist_model*>(hoist_register_model,
+                                               handle_.get(), given.get());
   }
 
   Result<Model> DescribeModel(const std::string& name) const {
-    return TakeModel([&](hoist_model** model, hoist_error** error) {
-      return hoist_describe_model(handle_.get(), name.c_str(), model, error);
-    });
+    return internal::Take<Model, hoist_model*>(hoist_describe_model,
+                                               handle_.get(), name.c_str());
   }
 
   // By content, of any publisher; see hoist_find_content.
   Result<Model> FindContent(const Content& content) const {
-    return TakeModel([&](hoist_model** model, hoist_error** error) {
-      return hoist_find_content(handle_.get(), content.data(), model, error);
-    });
+    return internal::Take<Model, hoist_model*>(hoist_find_content,
+                                               handle_.get(), content.data());
   }
 
   // By any of the above.
@@ -410,32 +382,24 @@ class Session {
 
   // Drops a model of this user. FailedPrecondition: it is in use.
   Status Forget(const Model& model) {
-    return internal::Run([&](hoist_error** error) {
-      return hoist_forget_model(handle_.get(), model.get(), error);
-    });
+    return internal::Call(hoist_forget_model, handle_.get(), model.get());
   }
 
   // Adds one group to a published model; returns the resulting model.
   Result<Model> Publish(const PublishOptions& options) {
-    hoist_model* model = nullptr;
-    Status published = internal::WithGroup(
-        options, [&](const hoist_publish_options* given, hoist_error** error) {
-          return hoist_publish_group(handle_.get(), given, &model, error);
-        });
-    if (!published.ok()) return published;
-    return Model(model);
+    return internal::WithGroup(options,
+                               [&](const hoist_publish_options* given) {
+                                 return internal::Take<Model, hoist_model*>(
+                                     hoist_publish_group, handle_.get(), given);
+                               });
   }
 
   // Waits until the group's image is usable on the device.
   Result<Lease> Stage(const Model& model, uint32_t group,
                       const StageOptions& options = {}) {
-    hoist_lease* lease = nullptr;
-    Status status = internal::Run([&](hoist_error** error) {
-      return hoist_stage(handle_.get(), model.get(), group, options.device,
-                         internal::Count(options.deadline), &lease, error);
-    });
-    if (!status.ok()) return status;
-    return Lease(lease);
+    return internal::Take<Lease, hoist_lease*>(
+        hoist_stage, handle_.get(), model.get(), group, options.device,
+        internal::Count(options.deadline));
   }
   // By the group's name.
   Result<Lease> Stage(const Model& model, const std::string& group,
@@ -447,71 +411,49 @@ class Session {
 
   // Reserves addresses for the group's bytes; HostImage::Load brings them.
   Result<HostImage> ReserveHostImage(const Model& model, uint32_t group) {
-    hoist_host_image* image = nullptr;
-    Status status = internal::Run([&](hoist_error** error) {
-      return hoist_host_image_create(handle_.get(), model.get(), group, &image,
-                                     error);
-    });
-    if (!status.ok()) return status;
-    return HostImage(image);
+    return internal::Take<HostImage, hoist_host_image*>(
+        hoist_host_image_create, handle_.get(), model.get(), group);
   }
 
   // Loads the groups to the device, in order, asynchronously.
   Result<Fetch> StartFetch(const Model& model,
                            const std::vector<uint32_t>& groups,
                            const StageOptions& options = {}) {
-    hoist_fetch* fetch = nullptr;
-    Status status = internal::Run([&](hoist_error** error) {
-      return hoist_fetch_start(
-          handle_.get(), model.get(), groups.data(), groups.size(),
-          options.device, internal::Count(options.deadline), &fetch, error);
-    });
-    if (!status.ok()) return status;
-    return Fetch(fetch);
+    return internal::Take<Fetch, hoist_fetch*>(
+        hoist_fetch_start, handle_.get(), model.get(), groups.data(),
+        groups.size(), options.device, internal::Count(options.deadline));
   }
 
   // Queues a prefetch of groups to a tier, in order of first need.
   Status Prefetch(const Model& model, const std::vector<uint32_t>& groups,
                   Tier tier = Tier::kDevice, uint32_t device = 0) {
-    return internal::Run([&](hoist_error** error) {
-      return hoist_prefetch(handle_.get(), model.get(), groups.data(),
-                            groups.size(), static_cast<int>(tier), device,
-                            error);
-    });
+    return internal::Call(hoist_prefetch, handle_.get(), model.get(),
+                          groups.data(), groups.size(), static_cast<int>(tier),
+                          device);
   }
   // Ends the use by this handle. Once the session holds nothing else of the
   // model, it is done with it, and hoistd may forget a published model that no
   // session uses. `model` can still be read. See hoist_done_with_model.
   Status DoneWith(const Model& model) {
-    return internal::Run([&](hoist_error** error) {
-      return hoist_done_with_model(handle_.get(), model.get(), error);
-    });
+    return internal::Call(hoist_done_with_model, handle_.get(), model.get());
   }
   // Declares the order of repeated stages. Empty: none, and the session is done
   // with the model, even if handles hold it.
   Status SetOrder(const Model& model, const std::vector<uint32_t>& groups) {
-    return internal::Run([&](hoist_error** error) {
-      return hoist_set_order(handle_.get(), model.get(), groups.data(),
-                             groups.size(), error);
-    });
+    return internal::Call(hoist_set_order, handle_.get(), model.get(),
+                          groups.data(), groups.size());
   }
 
   // ResourceExhausted: the budget is too small, or cannot be promised.
   Result<Plan> SetPlan(const Model& model, const PlanOptions& options = {}) {
     const hoist_plan_options given = internal::InC(options);
-    hoist_plan* plan = nullptr;
-    Status status = internal::Run([&](hoist_error** error) {
-      return hoist_set_plan(handle_.get(), model.get(), &given, &plan, error);
-    });
-    if (!status.ok()) return status;
-    return Plan(plan);
+    return internal::Take<Plan, hoist_plan*>(hoist_set_plan, handle_.get(),
+                                             model.get(), &given);
   }
 
   // Unimplemented: this hoistd cannot read in place; the message says why.
   Status HasInPlace() const {
-    return internal::Run([&](hoist_error** error) {
-      return hoist_session_has_in_place(handle_.get(), error);
-    });
+    return internal::Call(hoist_session_has_in_place, handle_.get());
   }
   // See hoist_in_place_create.
   Result<InPlace> ReadInPlace(const Model& model,
@@ -532,13 +474,9 @@ class Session {
     given.deadline_ms = internal::Count(options.deadline);
     given.counts = options.counts;
     given.count_length = options.count_length;
-    hoist_in_place* in_place = nullptr;
-    Status status = internal::Run([&](hoist_error** error) {
-      return hoist_in_place_create(handle_.get(), model.get(), wanted.data(),
-                                   wanted.size(), &given, &in_place, error);
-    });
-    if (!status.ok()) return status;
-    return InPlace(in_place);
+    return internal::Take<InPlace, hoist_in_place*>(
+        hoist_in_place_create, handle_.get(), model.get(), wanted.data(),
+        wanted.size(), &given);
   }
 
   std::vector<hoist_device_info> devices() const {
@@ -556,25 +494,14 @@ class Session {
   Session(hoist_session* handle, ConnectOptions options)
       : handle_(handle), options_(std::move(options)) {}
 
-  template <typename Call>
-  static Result<Model> TakeModel(const Call& call) {
-    hoist_model* model = nullptr;
-    Status status =
-        internal::Run([&](hoist_error** error) { return call(&model, error); });
-    if (!status.ok()) return status;
-    return Model(model);
-  }
-
   internal::Owned<hoist_session> handle_;
   ConnectOptions options_;
 };
 
 inline Status HostImage::Move(Session& session, const Model& model,
                               uint32_t group) {
-  return internal::Run([&](hoist_error** error) {
-    return hoist_host_image_move(handle_.get(), session.get(), model.get(),
-                                 group, error);
-  });
+  return internal::Call(hoist_host_image_move, handle_.get(), session.get(),
+                        model.get(), group);
 }
 
 }  // namespace v0

@@ -34,34 +34,24 @@ class Arena {
     given.device = options.device;
     given.bytes = options.bytes;
     given.deadline_ms = static_cast<uint64_t>(options.deadline.count());
-    hoist_arena* arena = nullptr;
-    Status opened = internal::Run([&](hoist_error** error) {
-      return hoist_arena_open(session, &given, &arena, error);
-    });
-    if (!opened.ok()) return opened;
-    return Arena(arena);
+    return internal::Take<Arena, hoist_arena*>(hoist_arena_open, session,
+                                               &given);
   }
   explicit Arena(hoist_arena* handle) : handle_(handle) {}  // Owns it.
 
   // Later work on `stream` may use the block. ResourceExhausted: no room.
   Result<Block> Take(uint64_t bytes, hoist_stream stream = nullptr) {
-    Block block = {};
-    Status taken = internal::Run([&](hoist_error** error) {
-      return hoist_arena_take(handle_.get(), bytes, stream, &block, error);
-    });
-    if (!taken.ok()) return taken;
-    return block;
+    return internal::Take<Block>(hoist_arena_take, handle_.get(), bytes,
+                                 stream);
   }
   // Earlier work on `stream` is its last use.
   Status Give(const Block& block, hoist_stream stream = nullptr) {
-    return internal::Run([&](hoist_error** error) {
-      return hoist_arena_give(handle_.get(), block.address, stream, error);
-    });
+    return internal::Call(hoist_arena_give, handle_.get(), block.address,
+                          stream);
   }
   hoist_arena_stats stats() const {
-    auto stats = internal::Sized<hoist_arena_stats>();
-    hoist_arena_get_stats(handle_.get(), &stats, nullptr);
-    return stats;
+    return internal::Filled<hoist_arena_stats>(hoist_arena_get_stats,
+                                               handle_.get());
   }
   hoist_arena* get() const { return handle_.get(); }  // For the C API.
 

@@ -68,57 +68,37 @@ class Attachment {
   // groups; see hoist_attachment_stage.
   Result<const void*> Stage(uint32_t group, hoist_stream stream = nullptr,
                             std::chrono::milliseconds turn_deadline = {}) {
-    const void* data = nullptr;
-    Status staged = internal::Run([&](hoist_error** error) {
-      return hoist_attachment_stage(handle_.get(), group, stream,
-                                    internal::Count(turn_deadline), &data,
-                                    error);
-    });
-    if (!staged.ok()) return staged;
-    return data;
+    return internal::Take<const void*>(hoist_attachment_stage, handle_.get(),
+                                       group, stream,
+                                       internal::Count(turn_deadline));
   }
   // Earlier work on the stream is the last to read the image. Also ends a stage
   // whose plan has ended.
   Status Done(uint32_t group, hoist_stream stream = nullptr) {
-    return internal::Run([&](hoist_error** error) {
-      return hoist_attachment_done(handle_.get(), group, stream, error);
-    });
+    return internal::Call(hoist_attachment_done, handle_.get(), group, stream);
   }
   // True: the plan was remade with the learned order. Renews nothing.
   Result<bool> EndPass() {
-    int changed = 0;
-    Status ended = internal::Run([&](hoist_error** error) {
-      return hoist_attachment_end_pass(handle_.get(), &changed, error);
-    });
-    if (!ended.ok()) return ended;
-    return changed != 0;
+    return internal::Take<bool, int>(hoist_attachment_end_pass, handle_.get());
   }
   // Whether results since the last check are valid. Call it after
   // synchronizing, before results are used. Renews nothing.
   Status Check() const {
-    return internal::Run([&](hoist_error** error) {
-      return hoist_attachment_check(handle_.get(), error);
-    });
+    return internal::Call(hoist_attachment_check, handle_.get());
   }
   // As the next Stage would, if need be.
   Status Renew() {
-    return internal::Run([&](hoist_error** error) {
-      return hoist_attachment_renew(handle_.get(), error);
-    });
+    return internal::Call(hoist_attachment_renew, handle_.get());
   }
   // Between passes; for later hoistds, too. ResourceExhausted: the plan is
   // unchanged.
   Status SetBudget(uint64_t bytes) {
-    return internal::Run([&](hoist_error** error) {
-      return hoist_attachment_set_budget(handle_.get(), bytes, error);
-    });
+    return internal::Call(hoist_attachment_set_budget, handle_.get(), bytes);
   }
   // The same with another order of one pass; learning ends.
   Status SetOrder(const std::vector<uint32_t>& order) {
-    return internal::Run([&](hoist_error** error) {
-      return hoist_attachment_set_order(handle_.get(), order.data(),
-                                        order.size(), error);
-    });
+    return internal::Call(hoist_attachment_set_order, handle_.get(),
+                          order.data(), order.size());
   }
 
   // Readable once the plan was remade or renewed, or has ended or given way,
@@ -131,21 +111,18 @@ class Attachment {
   // The state, the renewals so far, and the generation, with which addresses
   // and graphs become void.
   hoist_attachment_info Describe() const {
-    auto info = internal::Sized<hoist_attachment_info>();
-    hoist_attachment_describe(handle_.get(), &info, nullptr);
-    return info;
+    return internal::Filled<hoist_attachment_info>(hoist_attachment_describe,
+                                                   handle_.get());
   }
   // The plan's numbers. Renews, if need be; all 0 if that fails.
   hoist_plan_info info() const {
-    auto info = internal::Sized<hoist_plan_info>();
-    hoist_attachment_plan(handle_.get(), &info, nullptr);
-    return info;
+    return internal::Filled<hoist_plan_info>(hoist_attachment_plan,
+                                             handle_.get());
   }
   // Of the last plan.
   hoist_plan_stats stats() const {
-    auto stats = internal::Sized<hoist_plan_stats>();
-    hoist_attachment_get_stats(handle_.get(), &stats, nullptr);
-    return stats;
+    return internal::Filled<hoist_plan_stats>(hoist_attachment_get_stats,
+                                              handle_.get());
   }
   // By the last plan. kNot also if the model has no such group.
   Planned kind(uint32_t group) const {
@@ -155,23 +132,15 @@ class Attachment {
   }
   // The model as first found, whose numbers groups and tensors have for good.
   Result<Model> model() const {
-    hoist_model* model = nullptr;
-    Status found = internal::Run([&](hoist_error** error) {
-      return hoist_attachment_model(handle_.get(), &model, error);
-    });
-    if (!found.ok()) return found;
-    return Model(model);
+    return internal::Take<Model, hoist_model*>(hoist_attachment_model,
+                                               handle_.get());
   }
   // A group's tensor, with its address in every stage of this generation; or
   // without, if the order lacks the group.
   // Renews, if need be.
   Result<TensorView> tensor(uint32_t group, uint32_t index) const {
-    auto info = internal::Sized<hoist_tensor_info>();
-    Status found = internal::Run([&](hoist_error** error) {
-      return hoist_attachment_tensor(handle_.get(), group, index, &info, error);
-    });
-    if (!found.ok()) return found;
-    return TensorView(info);
+    return internal::TakeTensor(hoist_attachment_tensor, handle_.get(), group,
+                                index);
   }
   hoist_attachment* get() const { return handle_.get(); }  // For the C API.
 
@@ -198,12 +167,7 @@ class Attachment {
     given.renew_deadline_ms = internal::Count(options.renew_deadline);
     given.session = session;
     given.model = model;
-    hoist_attachment* attachment = nullptr;
-    Status attached = internal::Run([&](hoist_error** error) {
-      return hoist_attach(&given, &attachment, error);
-    });
-    if (!attached.ok()) return attached;
-    return Attachment(attachment);
+    return internal::Take<Attachment, hoist_attachment*>(hoist_attach, &given);
   }
 
   internal::Owned<hoist_attachment> handle_;

@@ -43,53 +43,39 @@ class CopyPermit {
     given.weight = options.weight;
     given.priority = options.priority;
     given.max_bytes_per_second = options.max_bytes_per_second;
-    hoist_copy_permit* permit = nullptr;
-    Status opened = internal::Run([&](hoist_error** error) {
-      return hoist_copy_permit_open(session.get(), &given, &permit, error);
-    });
-    if (!opened.ok()) return opened;
-    return CopyPermit(permit);
+    return internal::Take<CopyPermit, hoist_copy_permit*>(
+        hoist_copy_permit_open, session.get(), &given);
   }
 
   // Copies in pieces; each waits for its grant on the stream.
   Status ToDevice(void* to, const void* from, uint64_t bytes,
                   hoist_stream stream = nullptr) {
-    return internal::Run([&](hoist_error** error) {
-      return hoist_copy_permit_to_device(handle_.get(), to, from, bytes, stream,
-                                         error);
-    });
+    return internal::Call(hoist_copy_permit_to_device, handle_.get(), to, from,
+                          bytes, stream);
   }
   // Needs no grant; is counted.
   Status ToHost(void* to, const void* from, uint64_t bytes,
                 hoist_stream stream = nullptr) {
-    return internal::Run([&](hoist_error** error) {
-      return hoist_copy_permit_to_host(handle_.get(), to, from, bytes, stream,
-                                       error);
-    });
+    return internal::Call(hoist_copy_permit_to_host, handle_.get(), to, from,
+                          bytes, stream);
   }
 
   // Around copies to the device by other code, of kPieceBytes at most.
   Status Begin(uint64_t bytes, hoist_stream stream = nullptr) {
-    return internal::Run([&](hoist_error** error) {
-      return hoist_copy_permit_begin(handle_.get(), bytes, stream, error);
-    });
+    return internal::Call(hoist_copy_permit_begin, handle_.get(), bytes,
+                          stream);
   }
   Status End(uint64_t bytes, hoist_stream stream = nullptr) {
-    return internal::Run([&](hoist_error** error) {
-      return hoist_copy_permit_end(handle_.get(), bytes, stream, error);
-    });
+    return internal::Call(hoist_copy_permit_end, handle_.get(), bytes, stream);
   }
   // Counts bytes that other code copies from the device.
   Status AddToHost(uint64_t bytes) {
-    return internal::Run([&](hoist_error** error) {
-      return hoist_copy_permit_add_to_host(handle_.get(), bytes, error);
-    });
+    return internal::Call(hoist_copy_permit_add_to_host, handle_.get(), bytes);
   }
 
   hoist_copy_permit_stats stats() const {
-    auto stats = internal::Sized<hoist_copy_permit_stats>();
-    hoist_copy_permit_get_stats(handle_.get(), &stats, nullptr);
-    return stats;
+    return internal::Filled<hoist_copy_permit_stats>(
+        hoist_copy_permit_get_stats, handle_.get());
   }
   hoist_copy_permit* get() const { return handle_.get(); }  // For the C API.
 

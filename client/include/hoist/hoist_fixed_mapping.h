@@ -31,14 +31,9 @@ class FixedMapping {
   static Result<FixedMapping> Create(const Session& session, const Model& model,
                                      const std::vector<uint32_t>& groups,
                                      uint32_t device = 0) {
-    hoist_fixed_mapping* mapping = nullptr;
-    Status created = internal::Run([&](hoist_error** error) {
-      return hoist_fixed_mapping_create(session.get(), model.get(),
-                                        groups.data(), groups.size(), device,
-                                        &mapping, error);
-    });
-    if (!created.ok()) return created;
-    return FixedMapping(mapping);
+    return internal::Take<FixedMapping, hoist_fixed_mapping*>(
+        hoist_fixed_mapping_create, session.get(), model.get(), groups.data(),
+        groups.size(), device);
   }
 
   // Stages the groups, and maps each at its address; no effect on a full
@@ -48,17 +43,13 @@ class FixedMapping {
   Status Fill(const Session& session, const Model& model,
               const std::vector<uint32_t>& groups,
               std::chrono::milliseconds deadline) {
-    return internal::Run([&](hoist_error** error) {
-      return hoist_fixed_mapping_fill(
-          handle_.get(), session.get(), model.get(), groups.data(),
-          groups.size(), static_cast<uint64_t>(deadline.count()), error);
-    });
+    return internal::Call(
+        hoist_fixed_mapping_fill, handle_.get(), session.get(), model.get(),
+        groups.data(), groups.size(), static_cast<uint64_t>(deadline.count()));
   }
   // Gives everything back but the addresses; all reads must have ended.
   Status Empty() {
-    return internal::Run([&](hoist_error** error) {
-      return hoist_fixed_mapping_empty(handle_.get(), error);
-    });
+    return internal::Call(hoist_fixed_mapping_empty, handle_.get());
   }
   // A group's first byte, by its index in the mapping; constant for the
   // mapping's life. nullptr: the image is empty, or there is no such group.

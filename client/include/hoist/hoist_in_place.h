@@ -40,24 +40,14 @@ class InPlace {
 
   // OutOfRange: no such tensor.
   Result<const void*> Address(size_t tensor) const {
-    const void* data = nullptr;
-    Status found = internal::Run([&](hoist_error** error) {
-      return hoist_in_place_address(handle_.get(), tensor, &data, error);
-    });
-    if (!found.ok()) return found;
-    return data;
+    return internal::Take<const void*>(hoist_in_place_address, handle_.get(),
+                                       tensor);
   }
   // A pass is launched between Begin and End; see hoist_in_place_begin.
   Status Begin(hoist_stream stream = nullptr) {
-    return internal::Run([&](hoist_error** error) {
-      return hoist_in_place_begin(handle_.get(), stream, error);
-    });
+    return internal::Call(hoist_in_place_begin, handle_.get(), stream);
   }
-  Status End() {
-    return internal::Run([&](hoist_error** error) {
-      return hoist_in_place_end(handle_.get(), error);
-    });
-  }
+  Status End() { return internal::Call(hoist_in_place_end, handle_.get()); }
   // Reports that a pass touched units[i] counts[i] times. InvalidArgument: the
   // lengths differ.
   Status Touch(size_t tensor, const std::vector<uint32_t>& units,
@@ -65,33 +55,25 @@ class InPlace {
     if (units.size() != counts.size()) {
       return Status(Code::kInvalidArgument, "a count for each unit is wanted");
     }
-    return internal::Run([&](hoist_error** error) {
-      return hoist_in_place_touch(handle_.get(), tensor, units.data(),
-                                  counts.data(), units.size(), error);
-    });
+    return internal::Call(hoist_in_place_touch, handle_.get(), tensor,
+                          units.data(), counts.data(), units.size());
   }
   // Nothing may read the tensors meanwhile. See hoist_in_place_advance.
   Status Advance(bool wait = false) {
-    return internal::Run([&](hoist_error** error) {
-      return hoist_in_place_advance(handle_.get(), wait ? 1 : 0, error);
-    });
+    return internal::Call(hoist_in_place_advance, handle_.get(), wait ? 1 : 0);
   }
   uint32_t pending() const { return hoist_in_place_pending(handle_.get()); }
   Status SetBudget(uint64_t hot_budget_bytes) {
-    return internal::Run([&](hoist_error** error) {
-      return hoist_in_place_set_budget(handle_.get(), hot_budget_bytes, error);
-    });
+    return internal::Call(hoist_in_place_set_budget, handle_.get(),
+                          hot_budget_bytes);
   }
   Status Check() const {
-    return internal::Run([&](hoist_error** error) {
-      return hoist_in_place_check(handle_.get(), error);
-    });
+    return internal::Call(hoist_in_place_check, handle_.get());
   }
   hoist_in_place* get() const { return handle_.get(); }  // For the C API.
   hoist_in_place_stats stats() const {
-    auto stats = internal::Sized<hoist_in_place_stats>();
-    hoist_in_place_get_stats(handle_.get(), &stats, nullptr);
-    return stats;
+    return internal::Filled<hoist_in_place_stats>(hoist_in_place_get_stats,
+                                                  handle_.get());
   }
 
  private:

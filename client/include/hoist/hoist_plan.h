@@ -37,85 +37,55 @@ class Plan {
 
   // The image's address, for later work on the stream.
   Result<const void*> Stage(uint32_t group, hoist_stream stream = nullptr) {
-    const void* data = nullptr;
-    Status staged = internal::Run([&](hoist_error** error) {
-      return hoist_plan_stage(handle_.get(), group, stream, &data, error);
-    });
-    if (!staged.ok()) return staged;
-    return data;
+    return internal::Take<const void*>(hoist_plan_stage, handle_.get(), group,
+                                       stream);
   }
   // The same, but waits while a group that shares its place is staged.
   // DeadlineExceeded: its turn did not come.
   Result<const void*> StageInTurn(uint32_t group,
                                   std::chrono::milliseconds turn_deadline,
                                   hoist_stream stream = nullptr) {
-    const int64_t count = turn_deadline.count();
-    const void* data = nullptr;
-    Status staged = internal::Run([&](hoist_error** error) {
-      return hoist_plan_stage_in_turn(
-          handle_.get(), group, stream,
-          count < 0 ? 0 : static_cast<uint64_t>(count), &data, error);
-    });
-    if (!staged.ok()) return staged;
-    return data;
+    return internal::Take<const void*>(hoist_plan_stage_in_turn, handle_.get(),
+                                       group, stream,
+                                       internal::Count(turn_deadline));
   }
   // Earlier work on the stream is the last to read the image.
   Status Done(uint32_t group, hoist_stream stream = nullptr) {
-    return internal::Run([&](hoist_error** error) {
-      return hoist_plan_done(handle_.get(), group, stream, error);
-    });
+    return internal::Call(hoist_plan_done, handle_.get(), group, stream);
   }
   // Whether results computed under the plan are valid. Call it after
   // synchronizing, before results are used.
   Status Check() const {
-    return internal::Run([&](hoist_error** error) {
-      return hoist_plan_check(handle_.get(), error);
-    });
+    return internal::Call(hoist_plan_check, handle_.get());
   }
   // Readable once the plan was remade, has ended, or is to give way; see
   // hoist_plan_event_fd.
   // The plan owns it.
   Result<int> event_fd() const {
-    int fd = -1;
-    Status made = internal::Run([&](hoist_error** error) {
-      return hoist_plan_event_fd(handle_.get(), &fd, error);
-    });
-    if (!made.ok()) return made;
-    return fd;
+    return internal::Take<int>(hoist_plan_event_fd, handle_.get());
   }
   // True: the plan was remade with the learned order, and addresses have
   // changed.
   Result<bool> EndPass() {
-    int changed = 0;
-    Status ended = internal::Run([&](hoist_error** error) {
-      return hoist_plan_end_pass(handle_.get(), &changed, error);
-    });
-    if (!ended.ok()) return ended;
-    return changed != 0;
+    return internal::Take<bool, int>(hoist_plan_end_pass, handle_.get());
   }
   // Between passes; addresses change. ResourceExhausted: the plan is unchanged.
   Status SetBudget(uint64_t budget_bytes) {
-    return internal::Run([&](hoist_error** error) {
-      return hoist_plan_set_budget(handle_.get(), budget_bytes, error);
-    });
+    return internal::Call(hoist_plan_set_budget, handle_.get(), budget_bytes);
   }
   // The same with another order of one pass; learning ends.
   Status SetOrder(const std::vector<uint32_t>& order) {
-    return internal::Run([&](hoist_error** error) {
-      return hoist_plan_set_order(handle_.get(), order.data(), order.size(),
-                                  error);
-    });
+    return internal::Call(hoist_plan_set_order, handle_.get(), order.data(),
+                          order.size());
   }
 
   hoist_plan_info info() const {
-    auto info = internal::Sized<hoist_plan_info>();
-    hoist_plan_describe(handle_.get(), &info, nullptr);
-    return info;
+    return internal::Filled<hoist_plan_info>(hoist_plan_describe,
+                                             handle_.get());
   }
   hoist_plan_stats stats() const {
-    auto stats = internal::Sized<hoist_plan_stats>();
-    hoist_plan_get_stats(handle_.get(), &stats, nullptr);
-    return stats;
+    return internal::Filled<hoist_plan_stats>(hoist_plan_get_stats,
+                                              handle_.get());
   }
   // kNot also if the model has no such group.
   Planned kind(uint32_t group) const {
@@ -125,22 +95,12 @@ class Plan {
   }
   // A planned group's tensor, with its address in every stage.
   Result<TensorView> tensor(uint32_t group, uint32_t index) const {
-    auto info = internal::Sized<hoist_tensor_info>();
-    Status found = internal::Run([&](hoist_error** error) {
-      return hoist_plan_tensor(handle_.get(), group, index, &info, error);
-    });
-    if (!found.ok()) return found;
-    return TensorView(info);
+    return internal::TakeTensor(hoist_plan_tensor, handle_.get(), group, index);
   }
   // NotFound: the group has no such tensor.
   Result<TensorView> tensor(uint32_t group, const std::string& name) const {
-    auto info = internal::Sized<hoist_tensor_info>();
-    Status found = internal::Run([&](hoist_error** error) {
-      return hoist_plan_find_tensor(handle_.get(), group, name.c_str(), &info,
-                                    error);
-    });
-    if (!found.ok()) return found;
-    return TensorView(info);
+    return internal::TakeTensor(hoist_plan_find_tensor, handle_.get(), group,
+                                name.c_str());
   }
   hoist_plan* get() const { return handle_.get(); }  // For the C API.
 

@@ -188,27 +188,45 @@ struct DTypeOf<std::complex<float>> : Is<DType::kC64> {};
 template <>
 struct DTypeOf<std::complex<double>> : Is<DType::kC128> {};
 
+template <typename Struct>
+Struct Sized() {
+  Struct value = {};
+  value.struct_size = sizeof(Struct);
+  return value;
+}
+
 // Calls the C API; converts its error to a Status, and frees it.
-template <typename Call>
-Status Run(const Call& call) {
+template <typename Function, typename... Given>
+Status Call(Function function, const Given&... given) {
   hoist_error* error = nullptr;
-  const int code = call(&error);
+  const int code = function(given..., &error);
   if (code == HOIST_OK) return Status();
   Status status(static_cast<Code>(code), hoist_error_message(error));
   hoist_error_free(error);
   return status;
 }
 
+// The same for a call whose last argument is an `Out` that it fills.
+template <typename Kind, typename Out = Kind, typename Function,
+          typename... Given>
+Result<Kind> Take(Function function, const Given&... given) {
+  Out out = {};
+  Status status = Call(function, given..., &out);
+  if (!status.ok()) return status;
+  return Kind(out);
+}
+
+// The struct that a call fills, if it can.
+template <typename Struct, typename Function, typename... Given>
+Struct Filled(Function function, const Given&... given) {
+  auto value = Sized<Struct>();
+  function(given..., &value, nullptr);
+  return value;
+}
+
 // For the C API; 0 for a time below 0.
 inline uint64_t Count(std::chrono::milliseconds time) {
   return time.count() < 0 ? 0 : static_cast<uint64_t>(time.count());
-}
-
-template <typename Struct>
-Struct Sized() {
-  Struct value = {};
-  value.struct_size = sizeof(Struct);
-  return value;
 }
 
 struct Free {
@@ -281,6 +299,19 @@ class TensorView {
  private:
   hoist_tensor_info info_;
 };
+
+namespace internal {
+
+// The tensor that a call describes.
+template <typename Function, typename... Given>
+Result<TensorView> TakeTensor(Function function, const Given&... given) {
+  auto info = Sized<hoist_tensor_info>();
+  Status found = Call(function, given..., &info);
+  if (!found.ok()) return found;
+  return TensorView(info);
+}
+
+}  // namespace internal
 
 }  // namespace v0
 }  // namespace hoist

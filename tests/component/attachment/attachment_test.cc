@@ -428,8 +428,7 @@ TEST_F(AttachmentTest, RefusesOptionsThatItCannotKeep) {
   both.content = content.data();
   both.plan = &plan;
   hoist_attachment* none = nullptr;
-  const hoist::Status two = hoist::internal::Run(
-      [&](hoist_error** error) { return hoist_attach(&both, &none, error); });
+  const hoist::Status two = hoist::internal::Call(hoist_attach, &both, &none);
   EXPECT_EQ(two.code(), Code::kInvalidArgument);
   EXPECT_NE(two.message().find("just one source"), std::string::npos);
   EXPECT_EQ(AttachTo("none such").code(), Code::kNotFound);
