@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _c
 from . import _library as lib
-from ._library import call, milliseconds, sized
+from ._library import Owner, call, described, make, milliseconds, sized
 
 if TYPE_CHECKING:
     from ._session import Session
@@ -36,7 +36,7 @@ class ArenaStats:
     waits: int
 
 
-class Arena:
+class Arena(Owner):
     """hoistd's host memory, private to this process. Its blocks are taken and
     given in stream order; see hoist/c/arena.h.
 
@@ -58,17 +58,12 @@ class Arena:
         options.device = device
         options.bytes = nbytes
         options.deadline_ms = milliseconds(deadline)
-        handle = c.c_void_p()
-        call("arena_open", session._handle, c.byref(options), c.byref(handle))
-        self._handle = handle
+        self._own(make("arena_open", "arena_close", session._handle,
+                       c.byref(options)), "arena_close")
         library = lib.load()
-        self._close: Any = library.hoist_arena_close
         # Looked up once: layers make these calls for each tensor.
         self._take: Any = library.hoist_arena_take
         self._give: Any = library.hoist_arena_give
-
-    def __del__(self) -> None:
-        self.close()
 
     def __enter__(self) -> Arena:
         return self
@@ -105,15 +100,9 @@ class Arena:
     @property
     def stats(self) -> ArenaStats:
         """The blocks that are taken now, and the takes so far."""
-        record = sized(_c.ArenaStats)
-        call("arena_get_stats", self._handle, c.byref(record))
-        return ArenaStats(**{field.name: getattr(record, field.name)
-                             for field in dataclasses.fields(ArenaStats)})
+        return described(ArenaStats, _c.ArenaStats, "arena_get_stats", self._handle)
 
     def close(self) -> None:
         """Waits for the last uses of given blocks, then returns the memory. All
         other blocks must be unused. Idempotent."""
-        close, self._close = getattr(self, "_close", None), None
-        if close is not None:
-            handle, self._handle = self._handle, c.c_void_p()
-            close(handle)
+        self._dispose()

@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import ctypes as c
 import dataclasses
-from typing import Any, Iterator
+from typing import Iterator
 
 from . import _c
-from . import _library as lib
 from ._errors import FailedPrecondition
-from ._library import call, sized
+from ._library import Owner, call, described, make, sized
 from ._hot import Stream, handle_of
 from ._plan import check_terms
 from ._session import Session
@@ -30,7 +29,7 @@ class PermitStats:
     grants: bool  # Copies are granted now.
 
 
-class CopyPermit:
+class CopyPermit(Owner):
     """Turns on a device's link for this process's own copies.
 
     Copies to the device share the link fairly with plans and other permits
@@ -51,7 +50,6 @@ class CopyPermit:
 
     def __init__(self, session: Session, *, device: int = 0, weight: int = 1,
                  priority: int = 0, max_bytes_per_second: int = 0) -> None:
-        self._free: Any = None
         check_terms({"weight": weight, "priority": priority,
                      "max_bytes_per_second": max_bytes_per_second})
         options = sized(_c.CopyPermitOptions)
@@ -59,13 +57,8 @@ class CopyPermit:
         options.weight = weight
         options.priority = priority
         options.max_bytes_per_second = max_bytes_per_second
-        handle = c.c_void_p()
-        call("copy_permit_open", session._handle, c.byref(options), c.byref(handle))
-        self._handle = handle
-        self._free = lib.load().hoist_copy_permit_free
-
-    def __del__(self) -> None:
-        self.close()
+        self._own(make("copy_permit_open", "copy_permit_free", session._handle,
+                       c.byref(options)), "copy_permit_free")
 
     def __enter__(self) -> CopyPermit:
         return self
@@ -76,10 +69,7 @@ class CopyPermit:
     def close(self) -> None:
         """Lets pending copies proceed without grants; if there are any, waits
         for the GPU. Idempotent."""
-        free, self._free = getattr(self, "_free", None), None
-        if free is not None:
-            handle, self._handle = self._handle, c.c_void_p()
-            free(handle)
+        self._dispose()
 
     def _open(self) -> c.c_void_p:
         if self._free is None:
@@ -123,8 +113,5 @@ class CopyPermit:
     @property
     def stats(self) -> PermitStats:
         """A snapshot."""
-        record = sized(_c.CopyPermitStats)
-        call("copy_permit_get_stats", self._open(), c.byref(record))
-        return PermitStats(record.granted_bytes, record.ungranted_bytes,
-                           record.to_host_bytes, record.wake_ups,
-                           bool(record.grants))
+        return described(PermitStats, _c.CopyPermitStats, "copy_permit_get_stats",
+                     self._open())

@@ -5,14 +5,13 @@ from __future__ import annotations
 import ctypes as c
 from typing import Any, Sequence
 
-from . import _library as lib
-from ._errors import FailedPrecondition, InvalidArgument, NotFound
-from ._library import DEVICE_KINDS, call, milliseconds
+from ._errors import FailedPrecondition, NotFound
+from ._library import DEVICE_KINDS, Owner, call, milliseconds
 from ._model import Group, Model, TensorInfo
 from ._tensor import Tensor
 
 
-class FixedMapping:
+class FixedMapping(Owner):
     """Reserved addresses of this process for groups of a model, constant
     whether full or empty. Session.fixed_mapping makes it, empty.
 
@@ -23,8 +22,7 @@ class FixedMapping:
 
     def __init__(self, device: Any, groups: Sequence[Group],
                  handle: c.c_void_p) -> None:
-        self._handle = handle
-        self._free: Any = lib.load().hoist_fixed_mapping_free
+        self._own(handle, "fixed_mapping_free")
         self._numbers = {group.name: at for at, group in enumerate(groups)}
         # No Group, which would refer to a session's model.
         self._places: dict[str, dict[str, TensorInfo]] = {
@@ -34,16 +32,10 @@ class FixedMapping:
         self.device_uuid: bytes = device.uuid
         self._full = False
 
-    def __del__(self) -> None:
-        self.close()
-
     def close(self) -> None:
         """Empties it, and releases the addresses. Idempotent."""
-        free, self._free = getattr(self, "_free", None), None
-        if free is not None:
-            handle, self._handle = self._handle, c.c_void_p()
-            self._full = False
-            free(handle)
+        self._full = False
+        self._dispose()
 
     def check(self) -> None:
         """FailedPrecondition: it is empty or closed."""
@@ -99,20 +91,3 @@ class FixedMapping:
     def _indices(self, model: Model) -> Any:
         return (c.c_uint32 * len(self._numbers))(
             *(model[name].index for name in self._numbers))
-
-
-def create(session: Any, groups: Sequence[Group], device: int) -> FixedMapping:
-    """See Session.fixed_mapping."""
-    if not groups:
-        raise InvalidArgument("no groups to make a mapping for")
-    model = groups[0].model
-    if any(group.model.id != model.id for group in groups):
-        raise InvalidArgument("the groups are of several models")
-    facts = next((one for one in session.devices if one.index == device), None)
-    if facts is None:
-        raise InvalidArgument(f"hoistd has no device {device}")
-    numbers = (c.c_uint32 * len(groups))(*(group.index for group in groups))
-    handle = c.c_void_p()
-    call("fixed_mapping_create", session._handle, model._handle, numbers,
-         len(numbers), device, c.byref(handle))
-    return FixedMapping(facts, groups, handle)

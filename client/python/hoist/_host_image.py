@@ -6,14 +6,13 @@ import ctypes as c
 from typing import Any, Iterator, Mapping
 
 from . import _c
-from . import _library as lib
 from ._errors import FailedPrecondition, NotFound
-from ._library import ask, call
+from ._library import Owner, ask, call
 from ._model import Group, TensorInfo
 from ._tensor import Tensor
 
 
-class HostImage(Mapping[str, Tensor]):
+class HostImage(Owner, Mapping[str, Tensor]):
     """A group's tensors in this process's memory: a mapping by name.
 
     Session.host_image makes it. The addresses are constant from the start, so
@@ -34,15 +33,11 @@ class HostImage(Mapping[str, Tensor]):
     def __init__(self, session: Any, group: Group,
                  handle: c.c_void_p) -> None:
         self._session = session  # Keeps it alive.
-        self._handle = handle
-        self._free: Any = lib.load().hoist_host_image_free
+        self._own(handle, "host_image_free")
         self.group = group
         self._address: int = ask("host_image_data", handle) or 0
         self._nbytes: int = ask("host_image_bytes", handle)
         self._places: dict[str, TensorInfo] | None = None
-
-    def __del__(self) -> None:
-        self.close()
 
     def __enter__(self) -> HostImage:
         return self
@@ -53,10 +48,7 @@ class HostImage(Mapping[str, Tensor]):
     def close(self) -> None:
         """Returns the memory and the addresses; all views become invalid.
         Idempotent."""
-        free, self._free = getattr(self, "_free", None), None
-        if free is not None:
-            handle, self._handle = self._handle, c.c_void_p()
-            free(handle)
+        self._dispose()
 
     def check(self) -> None:
         """Raises FailedPrecondition if the image is closed. An image that is

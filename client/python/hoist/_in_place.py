@@ -11,7 +11,8 @@ from . import _dtypes
 from . import _c
 from . import _library as lib
 from ._errors import InvalidArgument
-from ._library import DEVICE_KINDS, ask, call, make, milliseconds, sized
+from ._library import (DEVICE_KINDS, Owner, ask, call, described, make,
+                       milliseconds, sized)
 from ._model import Group, Model, TensorInfo
 from ._hot import Stream, handle_of
 from ._tensor import Tensor
@@ -47,7 +48,7 @@ class InPlaceStats:
     touched_cold_bytes: int
 
 
-class InPlace(Mapping[str, Tensor]):
+class InPlace(Owner, Mapping[str, Tensor]):
     """Zero-copy tensors by name, each at one address, with pieces in device
     memory (hot) or host memory (cold). Session.in_place makes them.
 
@@ -58,8 +59,7 @@ class InPlace(Mapping[str, Tensor]):
                  tensors: Mapping[str, InPlaceTensor], counts: object) -> None:
         self._session = session  # Keeps it alive.
         self._counts = counts
-        self._handle = handle
-        self._free: Any = lib.load().hoist_in_place_free
+        self._own(handle, "in_place_free")
         self._begin: Any = lib.load().hoist_in_place_begin
         self._end: Any = lib.load().hoist_in_place_end
         self._pending: Any = lib.load().hoist_in_place_pending
@@ -68,16 +68,10 @@ class InPlace(Mapping[str, Tensor]):
         self.device_kind: int = DEVICE_KINDS[device.kind]
         self.device_uuid: bytes = device.uuid
 
-    def __del__(self) -> None:
-        self.close()
-
     def close(self) -> None:
         """Requires that no reader is left; the views become invalid.
         Idempotent."""
-        free, self._free = getattr(self, "_free", None), None
-        if free is not None:
-            handle, self._handle = self._handle, c.c_void_p()
-            free(handle)
+        self._dispose()
 
     def __getitem__(self, name: str) -> Tensor:
         wanted = self._tensors[name]
@@ -143,10 +137,8 @@ class InPlace(Mapping[str, Tensor]):
     @property
     def stats(self) -> InPlaceStats:
         """The hot pieces now, and the touches so far."""
-        record = sized(_c.InPlaceStats)
-        call("in_place_get_stats", self._handle, c.byref(record))
-        return InPlaceStats(**{field.name: getattr(record, field.name)
-                               for field in dataclasses.fields(InPlaceStats)})
+        return described(InPlaceStats, _c.InPlaceStats, "in_place_get_stats",
+                     self._handle)
 
 
 def _info(name: str, wanted: InPlaceTensor) -> TensorInfo:
@@ -165,9 +157,7 @@ def create(session: Any, model: Model, tensors: Mapping[str, InPlaceTensor], *,
     """See Session.in_place."""
     if not tensors:
         raise InvalidArgument("no tensors to read in place")
-    facts = next((d for d in session.devices if d.index == device), None)
-    if facts is None:
-        raise InvalidArgument(f"hoistd has no device {device}")
+    facts = session._device(device)
     records = (_c.InPlaceTensor * len(tensors))()
     held = []
     for record, (name, wanted) in zip(records, tensors.items()):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes as c
+import dataclasses
 import functools
 import glob
 import os
 import pathlib
-from typing import Any, Iterator, Mapping, NoReturn
+from typing import Any, Iterator, Mapping, NoReturn, TypeVar
 
 from . import _c
 from ._errors import BY_CODE, InvalidArgument, UnknownError
@@ -21,6 +22,7 @@ READERS = {None: _c.READERS_DEFAULT, "owner": _c.READERS_OWNER,
 
 
 _P = c.c_void_p  # An opaque handle.
+_Facts = TypeVar("_Facts")
 
 _HERE = pathlib.Path(__file__).resolve().parent
 _CHECKOUT = _HERE.joinpath("../../..").resolve()  # Of client/python/hoist.
@@ -131,6 +133,42 @@ def fail(code: int, error: c.c_void_p) -> NoReturn:
 def ask(name: str, *arguments: Any) -> Any:
     """Calls a hoist_<name> that cannot fail."""
     return getattr(load(), "hoist_" + name)(*arguments)
+
+
+def described(kind: type[_Facts], record: type[c.Structure], name: str,
+          *arguments: Any) -> _Facts:
+    """The dataclass `kind`, whose fields are those of the record that
+    hoist_<name> fills, its last argument."""
+    filled = sized(record)
+    call(name, *arguments, c.byref(filled))
+    fields = {}
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        value = getattr(filled, field.name)
+        fields[field.name] = bool(value) if field.type == "bool" else value
+    return kind(**fields)
+
+
+class Owner:
+    """Owns an object of libhoist, which ends with the last reference at the
+    latest. Its handle is then that of nothing, which libhoist refuses."""
+
+    _handle: c.c_void_p
+    _free: Any = None  # None: there is none, or it has ended.
+
+    def _own(self, handle: c.c_void_p, free: str) -> None:
+        """hoist_<free> ends it."""
+        self._handle = handle
+        # Looked up now: a late end may find this module gone.
+        self._free = getattr(load(), "hoist_" + free)
+
+    def _dispose(self) -> None:
+        free, self._free = self._free, None
+        if free is not None:
+            handle, self._handle = self._handle, c.c_void_p()
+            free(handle)
+
+    def __del__(self) -> None:
+        self._dispose()
 
 
 @contextlib.contextmanager

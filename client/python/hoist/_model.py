@@ -9,7 +9,7 @@ from typing import Iterator
 from . import _dtypes
 from . import _c
 from ._errors import NotFound
-from ._library import ask, call, load, sized
+from ._library import Owner, ask, call, sized
 
 
 _READERS = {1: "owner", 2: "everyone"}  # HOIST_READERS_*
@@ -58,12 +58,11 @@ class Group:
         return self.model._tensors(self.index)
 
 
-class Model:
+class Model(Owner):
     """A named set of groups: `model["encoder.layer.0"]`, `model.groups`."""
 
     def __init__(self, handle: c.c_void_p) -> None:
-        self._handle = handle
-        self._free = load().hoist_model_free
+        self._own(handle, "model_free")
         self.id: int = ask("model_id", handle)  # hoistd's number of it.
         # Without its owner's name.
         self.name: str = ask("model_name", handle).decode()
@@ -90,11 +89,6 @@ class Model:
         # Without missing groups, which have no name.
         self._index = {name: at for at, (name, *_) in enumerate(self._infos)
                        if name}
-
-    def __del__(self) -> None:
-        free = getattr(self, "_free", None)
-        if free is not None:
-            free(self._handle)
 
     @property
     def groups(self) -> list[Group]:

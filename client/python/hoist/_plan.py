@@ -11,11 +11,11 @@ from typing import (Any, Callable, Iterable, Iterator, Mapping, NoReturn,
                     TypedDict)
 
 from . import _c
-from . import _library as lib
 from ._errors import (FailedPrecondition, HoistError, InvalidArgument,
                       NotFound)
 from ._hot import Stream, calls_of
-from ._library import DEVICE_KINDS, call, milliseconds, sized
+from ._library import (DEVICE_KINDS, Owner, ask, call, described, milliseconds,
+                       sized)
 from ._model import Group, Model, TensorInfo
 from ._tensor import Tensor
 
@@ -137,7 +137,7 @@ class PlannedTensors(Mapping[str, Tensor]):
                 f"{len(self)} tensors>")
 
 
-class Plan:
+class Plan(Owner):
     """A pass over a model's groups, in a budget of device memory.
 
     Session.set_plan makes it. `stage` and `done` neither wait for the GPU nor
@@ -150,23 +150,18 @@ class Plan:
 
     def __init__(self, session: Any, model: Model, handle: c.c_void_p) -> None:
         self.session = session  # Keeps it alive.
-        self._handle = handle
         self._reading = threading.Lock()  # Of facts: others may close it.
         # Called for each group in each pass.
-        self._calls = calls_of(handle.value, lib.ask("model_group_count",
-                                                     model._handle))
+        self._calls = calls_of(handle.value, ask("model_group_count",
+                                                 model._handle))
         self._stage, self._done = self._calls.stage, self._calls.done
-        self._free: Any = lib.load().hoist_plan_free
+        self._own(handle, "plan_free")
         self.model = model
         self._model_id = model.id
-        facts = next(device for device in session.devices
-                     if device.index == self.info.device)
+        facts = session._device(self.info.device)
         self.device_kind: int = DEVICE_KINDS[facts.kind]
         self.device_uuid: bytes = facts.uuid
         self._places: dict[int, dict[str, tuple[int, TensorInfo]]] = {}
-
-    def __del__(self) -> None:
-        self.close()
 
     def __enter__(self) -> Plan:
         return self
@@ -177,7 +172,10 @@ class Plan:
     def close(self) -> None:
         """Waits for the GPU and releases everything; the plan's views become
         invalid. Idempotent."""
-        free, self._free = getattr(self, "_free", None), None
+        self._dispose()
+
+    def _dispose(self) -> None:
+        free, self._free = self._free, None
         if free is not None:
             with self._reading:
                 handle, self._handle = self._handle, c.c_void_p()
@@ -291,14 +289,8 @@ class Plan:
     @property
     def info(self) -> PlanInfo:
         """The plan's current facts."""
-        record = sized(_c.PlanInfo)
         with self._reading:
-            call("plan_describe", self._handle, c.byref(record))
-        return PlanInfo(**{field.name: getattr(record, field.name)
-                           for field in dataclasses.fields(PlanInfo)
-                           if field.type != "bool"},
-                        learning=bool(record.learning),
-                        asked_to_give_way=bool(record.asked_to_give_way))
+            return described(PlanInfo, _c.PlanInfo, "plan_describe", self._handle)
 
     @property
     def event_fd(self) -> int:
@@ -311,11 +303,9 @@ class Plan:
     @property
     def stats(self) -> PlanStats:
         """The plan's counters so far."""
-        record = sized(_c.PlanStats)
         with self._reading:
-            call("plan_get_stats", self._handle, c.byref(record))
-        return PlanStats(**{field.name: getattr(record, field.name)
-                            for field in dataclasses.fields(PlanStats)})
+            return described(PlanStats, _c.PlanStats, "plan_get_stats",
+                         self._handle)
 
     def _places_of(self, group: Group) -> dict[str, tuple[int, TensorInfo]]:
         """Asks libhoist once per group."""

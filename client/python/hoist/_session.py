@@ -12,14 +12,12 @@ from typing import (TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping,
                     Sequence)
 
 from . import _c
-from . import _library as lib
 from ._errors import HoistError, InvalidArgument, NotFound
 from ._fixed_mapping import FixedMapping
-from ._fixed_mapping import create as create_mapping
 from ._host_image import HostImage
 from ._in_place import InPlace, InPlaceTensor
 from ._in_place import create as create_in_place
-from ._library import (DEVICE_KINDS, READERS, ask, call, choice, make,
+from ._library import (DEVICE_KINDS, READERS, Owner, ask, call, choice, make,
                        milliseconds, sized, text)
 from ._model import Group, Model, TensorInfo
 from ._plan import Plan, PlanTerms, write_terms
@@ -91,7 +89,7 @@ def connect(socket: str | os.PathLike[str] | None = None, *,
         call_deadline=call_deadline))
 
 
-class Session:
+class Session(Owner):
     """A connection with hoistd; closing it releases all its leases.
 
     The session ends with hoistd: from then on calls raise Unavailable, and
@@ -102,11 +100,10 @@ class Session:
 
     def __init__(self, handle: c.c_void_p,
                  connect_again: Callable[[], Session]) -> None:
-        self._handle = handle
+        self._own(handle, "session_free")
         self._connect_again = connect_again
         self._successor: Session | None = None
         self._succession = threading.Lock()
-        self._free = lib.load().hoist_session_free
         self.id: int = ask("session_id", handle)  # hoistd's number of it.
         # hoistd's version, "0.1.0".
         self.daemon_version: str = ask("session_daemon_version",
@@ -119,10 +116,11 @@ class Session:
                                        info.name.decode(), bytes(info.uuid),
                                        info.pool_bytes))
 
-    def __del__(self) -> None:
-        free = getattr(self, "_free", None)
-        if free is not None:
-            free(self._handle)
+    def _device(self, index: int) -> Device:
+        for device in self.devices:
+            if device.index == index:
+                return device
+        raise InvalidArgument(f"hoistd has no device {index}")
 
     def __enter__(self) -> Session:
         return self
@@ -349,7 +347,13 @@ class Session:
                       device: int = 0) -> FixedMapping:
         """Reserves addresses of this process for groups of one model, to which
         FixedMapping.fill binds them; stages nothing yet."""
-        return create_mapping(self, list(groups), device)
+        wanted = list(groups)
+        if not wanted:
+            raise InvalidArgument("no groups to make a mapping for")
+        return FixedMapping(
+            self._device(device), wanted,
+            make("fixed_mapping_create", "fixed_mapping_free", self._handle,
+                 *_indices(wanted), device))
 
     def done_with(self, model: Model, *, forget: bool = False) -> None:
         """Declares that this Model object needs the model no more. The session
@@ -405,7 +409,7 @@ def _indices(groups: list[Group]) -> tuple[Any, Any, int]:
     return model._handle, indices, len(groups)
 
 
-class Lease(Mapping[str, Tensor]):
+class Lease(Owner, Mapping[str, Tensor]):
     """The right to use a group's tensors until release: a mapping by name.
 
     A context manager releases it at the end of its block. Otherwise it is
@@ -415,8 +419,7 @@ class Lease(Mapping[str, Tensor]):
     def __init__(self, session: Session, group: Group,
                  handle: c.c_void_p) -> None:
         self._session = session
-        self._handle = handle
-        self._free = lib.load().hoist_lease_free
+        self._own(handle, "lease_free")
         self.group = group
         self.id: int = ask("lease_id", handle)  # hoistd's number of it.
         self.nbytes: int = ask("lease_bytes", handle)  # Of the image.
@@ -425,15 +428,9 @@ class Lease(Mapping[str, Tensor]):
         # hoistd's number of it.
         self.device: int = ask("lease_device", handle)
         self.device_kind: int = ask("lease_device_kind", handle)
-        self.device_uuid = next(d.uuid for d in session.devices
-                                if d.index == self.device)
+        self.device_uuid = session._device(self.device).uuid
         self._count: int = ask("lease_tensor_count", handle)
         self._names: list[str] | None = None
-
-    def __del__(self) -> None:
-        free = getattr(self, "_free", None)
-        if free is not None:
-            free(self._handle)
 
     def __enter__(self) -> Lease:
         return self
