@@ -109,12 +109,6 @@ absl::Time ArenaBook::NextDeadline() const {
   return next;
 }
 
-void ArenaBook::CountInto(QuotaBook& counted) const {
-  for (const auto& [id, arena] : arenas_) {
-    counted.AddBytes(arena.uid, arena.device, arena.bytes);
-  }
-}
-
 void ArenaBook::Check() const {
   size_t owners = 0;
   for (const auto& [id, arena] : arenas_) {

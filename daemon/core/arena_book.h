@@ -78,8 +78,6 @@ class ArenaBook {
   std::vector<ArenaId> Late(absl::Time now) const;
   absl::Time NextDeadline() const;
 
-  // Recounts the holdings of the arenas' users into `counted`.
-  void CountInto(QuotaBook& counted) const;
   // Checks the book; an inconsistency is our bug. For tests.
   void Check() const;
 

@@ -93,12 +93,4 @@ bool IncomingBook::Drop(const Incoming& incoming) {
   return true;
 }
 
-void IncomingBook::CountInto(QuotaBook& counted) const {
-  for (const auto& [request, incoming] : all_) {
-    if (!incoming.offset.has_value()) continue;
-    counted.Add(incoming.owner, Quota::kPublishedBytes,
-                SpaceOf(*incoming.group));
-  }
-}
-
 }  // namespace hoistd

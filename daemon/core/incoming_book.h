@@ -78,9 +78,6 @@ class IncomingBook {
   // Its space is no longer counted. False: it has none.
   bool Drop(const Incoming& incoming);
 
-  // Recounts the holdings of their owners into `counted`.
-  void CountInto(QuotaBook& counted) const;
-
  private:
   QuotaBook& quota_;
   std::map<RequestId, Incoming> all_;

@@ -249,15 +249,6 @@ std::optional<User> ModelBook::ReaderOf(uint64_t readers) const {
   return found->first;
 }
 
-void ModelBook::CountInto(QuotaBook& counted) const {
-  for (const auto& [id, entry] : copies_.models()) {
-    const Model& model = *entry->model;
-    counted.Add(model.owner, Quota::kModels, 1);
-    counted.Add(model.owner, Quota::kHeaderBytes, model.spec->book_bytes);
-    counted.UseFiles(model.owner, model.spec->identities);
-  }
-}
-
 void ModelBook::Check() const {
   size_t filed = 0;
   for (const auto& [content, models] : by_content_) {

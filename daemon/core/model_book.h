@@ -83,8 +83,6 @@ class ModelBook {
   // The inverse of ReadersOf.
   std::optional<User> ReaderOf(uint64_t readers) const;
 
-  // Recounts the holdings of the models' owners into `counted`.
-  void CountInto(QuotaBook& counted) const;
   // Checks that the index matches the models; a mismatch is our bug. For tests.
   void Check() const;
 

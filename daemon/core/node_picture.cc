@@ -238,21 +238,4 @@ absl::StatusOr<std::vector<CopyRef>> NodePicture::Select(
   return refs;
 }
 
-std::map<User, Holdings> NodePicture::CountHoldings() const {
-  QuotaBook counted;
-  node_.tenure.sessions().CountInto(counted, node_.copies);
-  node_.models.CountInto(counted);
-  for (const auto& [id, model] : node_.copies.models()) {
-    for (const GroupEntry& group : model->groups) {
-      if (!group.unsaved()) continue;
-      counted.Add(model->model->owner, Quota::kPublishedBytes,
-                  SpaceOf(*group.group));
-    }
-  }
-  node_.incoming.CountInto(counted);
-  node_.tenure.plans().CountInto(counted);
-  node_.arenas.CountInto(counted);
-  return counted.users();
-}
-
 }  // namespace hoistd

@@ -4,7 +4,6 @@
 #define HOIST_DAEMON_CORE_NODE_PICTURE_H_
 
 #include <cstdint>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -92,8 +91,6 @@ class NodePicture {
   // and models, and only the sum of all others. Admins, and a null asker, learn
   // all.
   std::string TextFor(const Peer* asker, const Blocked& blocked) const;
-  // What `quota` must say, recounted from all books.
-  std::map<User, Holdings> CountHoldings() const;
   // FailedPrecondition: the model cannot be forgotten now, and why.
   absl::Status InUse(const ModelEntry& entry, const Peer* asker) const;
 

@@ -316,29 +316,6 @@ void PlanBook::Uncharge(User uid, const PlanGrant& grant) {
   quota_.RemoveBytes(uid, grant.device, grant.ring_bytes);
 }
 
-void PlanBook::CountInto(QuotaBook& counted) const {
-  const auto count = [&](User uid, const PlanGrant& grant, bool ended) {
-    counted.Add(uid, Quota::kPlans, 1);
-    counted.AddBytes(uid, grant.device, grant.ring_bytes);
-    if (ended) return;
-    for (const CopyRef& copy : ResidentsOf(grant)) {
-      counted.Use(uid, copy, copies_.SpaceOf(copy.key));
-    }
-  };
-  for (const auto& [request, pending] : waiting_) {
-    count(pending.uid, pending.grant, false);
-  }
-  for (const auto& [id, plan] : plans_) {
-    count(plan.uid, plan.grant, plan.ended);
-    for (const auto* groups : {&plan.asked, &plan.held}) {
-      for (const GroupIndex group : *groups) {
-        const CopyRef copy = OnHostOf(plan, group);
-        counted.Use(plan.uid, copy, copies_.SpaceOf(copy.key));
-      }
-    }
-  }
-}
-
 std::vector<PromiseBook> PlanBook::CountPromises() const {
   std::vector<PromiseBook> counted(promises_.size());
   for (const auto& [id, plan] : plans_) {

@@ -145,8 +145,6 @@ class PlanBook {
   // be promised.
   std::set<CopyRef> UserCopies(User uid, DeviceIndex device,
                                std::optional<PlanId> except) const;
-  // Recounts the holdings of the plans' users into `counted`.
-  void CountInto(QuotaBook& counted) const;
   // Recounts firm bytes, one book per device, without busy copies.
   std::vector<PromiseBook> CountPromises() const;
   // Checks that `on_host` is right and no plan both requests and holds a group;

@@ -108,15 +108,6 @@ SessionBook::Lease SessionBook::EndLease(LeaseId id) {
   return lease;
 }
 
-void SessionBook::CountInto(QuotaBook& counted, const CopyTable& copies) const {
-  for (const auto& [id, session] : sessions_) {
-    counted.Add(session.uid(), Quota::kSessions, 1);
-    for (const auto& [copy, count] : session.claims) {
-      counted.Use(session.uid(), copy, copies.SpaceOf(copy.key));
-    }
-  }
-}
-
 void SessionBook::Check() const {
   size_t leases = 0;
   absl::flat_hash_map<ModelId, uint32_t> users;

@@ -83,8 +83,6 @@ class SessionBook {
   // Whether any session does.
   bool Used(ModelId model) const { return users_.contains(model); }
 
-  // Recounts the holdings of the sessions' users into `counted`.
-  void CountInto(QuotaBook& counted, const CopyTable& copies) const;
   // Checks that each claim is a lease or a waiting stage; a mismatch is our
   // bug. For tests.
   void Check() const;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "tests/support/node_rig.h"
+#include "tests/support/recount.h"
 #include "tests/support/status_matchers.h"
 
 namespace hoistd::testing {
@@ -213,7 +214,7 @@ void NodeRig::CheckPlans() const {
 
 void NodeRig::CheckQuotas() const {
   const QuotaBook& book = node_->quota();
-  const std::map<User, Holdings> counted = node_->picture().CountHoldings();
+  const std::map<User, Holdings> counted = CountHoldings(node_->books());
   node_->CheckBooks();
   EXPECT_TRUE(book.users() == counted)
       << Shown(book.users()) << "counted anew:\n"

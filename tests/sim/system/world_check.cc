@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/sim/system/world.h"
+#include "tests/support/recount.h"
 
 namespace hoistd::sim {
 namespace {
@@ -32,7 +33,7 @@ std::string Shown(const Holdings& holdings) {
 void World::CheckBooks() {
   const Node& node = engine_->node();
   node.CheckBooks();
-  const std::map<User, Holdings> counted = node.picture().CountHoldings();
+  const std::map<User, Holdings> counted = testing::CountHoldings(node.books());
   if (node.quota().users() != counted) {
     std::string text = "the quotas' book says otherwise than what is there:";
     for (const auto& [user, holdings] : node.quota().users()) {

@@ -12,6 +12,7 @@
 #include "daemon/keeper/persisted_book.h"
 #include "tests/sim/system/mutant.h"
 #include "tests/sim/system/world.h"
+#include "tests/support/recount.h"
 
 namespace hoistd::sim {
 namespace {
@@ -113,7 +114,7 @@ void World::Begun() {
   resuming_ = engine_->TakeResumed();
   taken_over_.clear();
   for (const auto& [user, holdings] :
-       engine_->node().picture().CountHoldings()) {
+       testing::CountHoldings(engine_->node().books())) {
     for (const auto& [device, bytes] : holdings.device_bytes) {
       taken_over_[{user, device}] = bytes;
     }

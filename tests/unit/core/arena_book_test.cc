@@ -4,6 +4,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/recount.h"
 
 namespace hoistd::arena_book_test {
 
@@ -71,7 +72,7 @@ TEST_F(Book, CountsForItsUserFromWhenItIsAskedFor) {
   Place(id);
   book.Grant(id);
   QuotaBook counted;
-  book.CountInto(counted);
+  testing::CountInto(book, counted);
   EXPECT_EQ(counted.users(), quota.users());
   book.Erase(id);
   EXPECT_EQ(quota.Of(kAda).On(kDevice), 0u);

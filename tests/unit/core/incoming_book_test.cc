@@ -2,6 +2,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/recount.h"
 
 namespace hoistd::incoming_book_test {
 
@@ -32,7 +33,7 @@ struct Books {
   }
   void Check() const {
     QuotaBook counted;
-    incoming.CountInto(counted);
+    testing::CountInto(incoming, counted);
     EXPECT_EQ(counted.users(), quota.users());
   }
 };

@@ -3,6 +3,7 @@
 #include "daemon/model/published_group.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/recount.h"
 #include "tests/support/status_matchers.h"
 
 namespace hoistd::model_book_test {
@@ -57,7 +58,7 @@ struct Books {
   void Check() const {
     models.Check();
     QuotaBook counted;
-    models.CountInto(counted);
+    testing::CountModelsInto(copies, counted);
     EXPECT_EQ(counted.users(), quota.users());
   }
 };

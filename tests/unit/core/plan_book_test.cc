@@ -2,6 +2,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/recount.h"
 #include "tests/support/status_matchers.h"
 
 namespace hoistd::plan_book_test {
@@ -76,8 +77,8 @@ struct Books {
   void Check() const {
     plans.Check();
     QuotaBook counted;
-    sessions.CountInto(counted, copies);
-    plans.CountInto(counted);
+    testing::CountInto(sessions, copies, counted);
+    testing::CountInto(plans, copies, counted);
     EXPECT_EQ(counted.users(), quota.users());
     EXPECT_TRUE(plans.CountPromises() == promises);
   }

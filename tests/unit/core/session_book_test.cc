@@ -2,6 +2,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/recount.h"
 #include "tests/support/status_matchers.h"
 
 namespace hoistd::session_book_test {
@@ -116,7 +117,7 @@ TEST(SessionBook, WhatItCountsAnewIsWhatItCharged) {
   books.Open(kFirst, kAnn);
   books.sessions.Claim(kFirst, Ref(0), copies.SpaceOf(Ref(0).key));
   QuotaBook counted;
-  books.sessions.CountInto(counted, copies);
+  testing::CountInto(books.sessions, copies, counted);
   EXPECT_EQ(counted.users(), books.quota.users());
 }
 
