@@ -19,7 +19,7 @@ from ..nn._tree.grouping import is_called
 from . import _finding
 from ._copying import copier_of
 from ._engine import Engine
-from ._memory import ArenaLike, HostMemory
+from ._memory import HostMemory
 from ._offload import Offload
 from ._parking import Parking
 
@@ -123,7 +123,7 @@ def make_engine(device: Where, session: _session.Session | None, arena: Amount,
     found, torch_device = find_device(session, device)
     fixed = None if arena is None else _host_bytes(arena)
 
-    def lease(nbytes: int) -> ArenaLike:
+    def lease(nbytes: int) -> Arena:
         return Arena(session, nbytes, device=found.index,
                      deadline=0.0 if fixed is None else deadline)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import Any, Iterable, Protocol
+from typing import Any, Iterable
 
 import torch
 
@@ -26,68 +26,43 @@ Mark = Any  # An event, or DONE; None: the copy has not begun.
 DONE = "done when the call that gave it returned"
 
 
-class Copier(Protocol):
-    """Threads: any. "The current stream" is the calling thread's."""
+class Copier:
+    """Threads: any. "The current stream" is the calling thread's.
 
-    device: torch.device
+    This class is the emulated device's, whose memory is the host's: a copy is
+    done when the call returns.
+    """
+
+    def __init__(self, device: torch.device,
+                 turns: _copy_permit.CopyPermit) -> None:
+        self.device = device
+        self._turns = turns
 
     def out_stream(self) -> int:
         """The stream of copies to the host, as CUDA's handle; 0 without one."""
+        return 0
 
     def in_stream(self) -> int:
         """The same for copies to the device."""
+        return 0
 
     def check(self) -> None:
         """FailedPrecondition: nothing may be copied now."""
 
     def current(self) -> Any:
         """The current stream, for `wait`."""
+        return None
 
     def copy_out(self, copies: Copies) -> Mark:
         """To the host, after the work queued on the current stream so far. The
         sources must stay until the mark."""
-
-    def copy_in(self, copies: Copies) -> list[Mark]:
-        """To memory that the current stream may use by now; a mark for each."""
-
-    def wait(self, mark: Mark, stream: Any = None) -> None:
-        """Later work on the stream (None: the current one) waits for the
-        mark."""
-
-    def is_done(self, mark: Mark) -> bool:
-        """The mark has passed."""
-
-    def synchronize(self) -> None:
-        """Waits, on the host, for all copies."""
-
-
-class HostCopier:
-    """The emulated device's: its memory is the host's, and a copy is done when
-    the call returns."""
-
-    def __init__(self, turns: _copy_permit.CopyPermit) -> None:
-        self.device = torch.device("cpu")
-        self._turns = turns
-
-    def out_stream(self) -> int:
-        return 0
-
-    def in_stream(self) -> int:
-        return 0
-
-    def check(self) -> None:
-        pass
-
-    def current(self) -> Any:
-        return None
-
-    def copy_out(self, copies: Copies) -> Mark:
         for source, target in copies:
             self._turns.to_host(target.data_ptr(), source.data_ptr(),
                                 source.nbytes)
         return DONE
 
     def copy_in(self, copies: Copies) -> list[Mark]:
+        """To memory that the current stream may use by now; a mark for each."""
         marks: list[Mark] = []
         for source, target in copies:
             self._turns.to_device(target.data_ptr(), source.data_ptr(),
@@ -96,24 +71,26 @@ class HostCopier:
         return marks
 
     def wait(self, mark: Mark, stream: Any = None) -> None:
+        """Later work on the stream (None: the current one) waits for the
+        mark."""
         assert mark is DONE
 
     def is_done(self, mark: Mark) -> bool:
+        """The mark has passed."""
         assert mark is DONE
         return True
 
     def synchronize(self) -> None:
-        pass
+        """Waits, on the host, for all copies."""
 
 
-class CudaCopier:
+class CudaCopier(Copier):
     """A GPU's: one stream a direction, since a link carries both at once."""
 
     def __init__(self, device: torch.device, turns: _copy_permit.CopyPermit,
                  stream: torch.cuda.Stream | None = None) -> None:
         """stream: replaces those of both directions."""
-        self.device = device
-        self._turns = turns
+        super().__init__(device, turns)
         self._out = stream or torch.cuda.Stream(device)
         self._in = stream or torch.cuda.Stream(device)
 
@@ -183,5 +160,5 @@ def copier_of(session: _session.Session, index: int, device: torch.device,
     device. stream: as CudaCopier's."""
     turns = _turns_of(session, index)
     if device.type == "cpu":
-        return HostCopier(turns)
+        return Copier(device, turns)
     return CudaCopier(device, turns, stream)

@@ -11,51 +11,20 @@ import ctypes
 import os
 import sys
 import threading
-from typing import Any, Callable, Protocol
+from typing import Callable
 
 import torch
 
+from .._arena import Arena, Block
 from .._errors import HoistError
 from ._copying import Copier
 from ._parking import Parked, Parking
 
 
-class ArenaBlock(Protocol):
-    @property
-    def address(self) -> int: ...
-
-    @property
-    def nbytes(self) -> int: ...
-
-
-class ArenaStats(Protocol):
-    @property
-    def bytes(self) -> int: ...
-
-    @property
-    def pinned_bytes(self) -> int: ...
-
-    @property
-    def blocks(self) -> int: ...
-
-
-class ArenaLike(Protocol):
-    """The used part of hoist._arena.Arena."""
-
-    @property
-    def stats(self) -> ArenaStats: ...
-
-    def take(self, nbytes: int, stream: int = 0) -> Any: ...
-
-    def give(self, block: Any, stream: int = 0) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class _Lease:
     """An arena, closed with its last reference."""
 
-    def __init__(self, arena: ArenaLike, copier: Copier) -> None:
+    def __init__(self, arena: Arena, copier: Copier) -> None:
         self.arena = arena
         self._copier = copier
 
@@ -69,7 +38,7 @@ class HostBlock:
     """A layer's bytes on the host. Its last reference gives it back, for use
     after the copies from and to it that were queued by then."""
 
-    def __init__(self, lease: _Lease, block: ArenaBlock, nbytes: int,
+    def __init__(self, lease: _Lease, block: Block, nbytes: int,
                  stream: int) -> None:
         """stream: the stream of copies to it; see `last_stream`."""
         self._lease: _Lease | None = lease
@@ -117,7 +86,7 @@ class HostMemory:
     Bounds: with `fixed`, that many bytes; else hoistd's grants.
     """
 
-    def __init__(self, lease: Callable[[int], ArenaLike], copier: Copier,
+    def __init__(self, lease: Callable[[int], Arena], copier: Copier,
                  fixed: int | None) -> None:
         """lease: leases so many bytes, with hoistd's ResourceExhausted and
         Unavailable. fixed: bytes, leased at once."""
