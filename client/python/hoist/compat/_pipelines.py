@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import os
 from typing import TYPE_CHECKING, Any, Callable, Iterable, cast
 
 import torch
 from torch import nn
 
-from .._errors import InvalidArgument, MissingExtra
+from .._errors import InvalidArgument
+from ..nn._api.load_pipeline import import_diffusers
 from ..nn._api.options import AttachOptions, Names, Where
 from ..nn._api.pipeline import attach_pipeline_as
 from ..nn._api.replaced import Put, put, take_out
@@ -143,9 +143,10 @@ def use_in_diffusers(budget: Budget = None,
 
     MissingExtra: diffusers is not installed.
     """
-    hooks = _import("diffusers.hooks")
-    pipelines: Any = _import(
-        "diffusers.pipelines.pipeline_utils").DiffusionPipeline
+    hooks = import_diffusers("diffusers.hooks", "to use hoist in")
+    pipelines: Any = import_diffusers(
+        "diffusers.pipelines.pipeline_utils",
+        "to use hoist in").DiffusionPipeline
     extra: dict[str, Any] = {"budget": budget, **options}
     found = InDiffusers()
     found.put(hooks, "apply_group_offloading",
@@ -157,11 +158,3 @@ def use_in_diffusers(budget: Budget = None,
               lambda pipe, *args, **kwargs: enable_model_cpu_offload(
                   pipe, *args, **{**extra, **kwargs}))
     return found
-
-
-def _import(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise MissingExtra("there is no diffusers to use hoist in: pip install "
-                           "diffusers", "diffusers") from error

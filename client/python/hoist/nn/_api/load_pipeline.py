@@ -55,7 +55,7 @@ def load_pipeline(path: str | os.PathLike[str],
     """
     budget = parse_one(budget)
     check_options(options, each)
-    pipelines = _diffusers()
+    pipelines = import_diffusers("diffusers", "to make a pipeline")
     folder = pathlib.Path(path)
     classes = _chosen(_classes(folder), components, each or {})
     loaded: dict[str, nn.Module] = {}
@@ -145,12 +145,13 @@ def _chosen(found: dict[str, Any], components: Names | None,
     return found
 
 
-def _diffusers() -> Any:
+def import_diffusers(name: str, purpose: str) -> Any:
+    """The module of that name. MissingExtra: it is not installed."""
     try:
-        return importlib.import_module("diffusers")
+        return importlib.import_module(name)
     except ImportError as error:
-        raise MissingExtra("there is no diffusers to make a pipeline: pip "
-                           "install diffusers", "diffusers") from error
+        raise MissingExtra(f"there is no diffusers {purpose}: pip install "
+                           "diffusers", "diffusers") from error
 
 
 def _dtype_argument() -> str:

@@ -523,30 +523,25 @@ class PipelineAttachment(NotCopied):
                                           for one in self._components))
             for one in self._components:
                 one.check_fits(amount)
-            self._leave_out_detached()
-            try:
-                self._take_all("set its budget")
-                self.budget = amount
-            finally:
-                self._current = None
-                self._stand_where_needed()
+            self._take_all("set its budget", amount)
 
-    def _take_all(self, what: str) -> None:
-        for one in self._components:
-            one.set(0)
-        if any(one.granted for one in self._components):
-            raise FailedPrecondition(
-                "the pipeline is running, or CUDA graphs were captured of it; "
-                f"{what} between calls")
+    def _take_all(self, what: str, budget: int) -> None:
+        self._leave_out_detached()
+        try:
+            for one in self._components:
+                one.set(0)
+            if any(one.granted for one in self._components):
+                raise FailedPrecondition(
+                    "the pipeline is running, or CUDA graphs were captured of "
+                    f"it; {what} between calls")
+            self.budget = budget
+        finally:
+            self._current = None
+            self._stand_where_needed()
 
     def sleep(self) -> None:
         with self._lock:
-            self._leave_out_detached()
-            try:
-                self._take_all("let it sleep")
-            finally:
-                self._current = None
-                self._stand_where_needed()
+            self._take_all("let it sleep", self.budget)
 
     def wake(self) -> None:
         with self._lock:

@@ -19,8 +19,9 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from ..._errors import FailedPrecondition, Unavailable
+from ..._errors import Unavailable
 from ..._host_image import HostImage
+from .resident import refuse_write
 
 _KEPT = 1  # Images that stay loaded for the next read.
 
@@ -307,14 +308,7 @@ def _refuse_writes(func: Any, args: Any, kwargs: Any) -> None:
                  argument.kwarg_only else args[at])
         for one in given if isinstance(given, (list, tuple)) else [given]:
             if isinstance(one, IdleTensor):
-                _refuse(str(func))
-
-
-def _refuse(what: str) -> None:
-    raise FailedPrecondition(
-        f"{what} would write to a weight that lives in hoist, where it is "
-        "shared and read-only; hoist.detach(module) gives the module its own "
-        "weights, or exclude the module that changes them")
+                refuse_write(str(func))
 
 
 def _is_view(func: Any) -> bool:
@@ -399,7 +393,7 @@ def _format(tensor: IdleTensor, spec: str) -> str:
 
 
 def _set_data(tensor: IdleTensor, value: Any) -> None:
-    _refuse("assigning to .data")
+    refuse_write("assigning to .data")
 
 
 def _set_requires_grad(tensor: IdleTensor, needed: bool = True) -> IdleTensor:

@@ -66,7 +66,7 @@ def release_late() -> None:
             raise
 
 
-def _refuse(what: str) -> NoReturn:
+def refuse_write(what: str) -> NoReturn:
     raise FailedPrecondition(
         f"{what} would write to a weight that lives in hoist, where it is "
         "shared and read-only; hoist.detach(module) gives the module its own "
@@ -75,7 +75,7 @@ def _refuse(what: str) -> NoReturn:
 
 def _refusing(name: str) -> Callable[..., NoReturn]:
     def refuse(tensor: torch.Tensor, *_: Any, **__: Any) -> NoReturn:
-        _refuse(f"Tensor.{name}")
+        refuse_write(f"Tensor.{name}")
 
     return refuse
 
@@ -83,7 +83,7 @@ def _refusing(name: str) -> Callable[..., NoReturn]:
 def _set_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
     """A cast keeps the value: bitsandbytes casts biases in forward."""
     if value.dtype == tensor.dtype or value.shape != tensor.shape:
-        _refuse("assigning to .data")
+        refuse_write("assigning to .data")
     torch.Tensor.data.__set__(tensor, value)  # type: ignore[attr-defined]
 
 
