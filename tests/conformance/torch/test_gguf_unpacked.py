@@ -106,6 +106,12 @@ def test_in_other_types_it_equals_the_librarys(hoistd, device, folder, kinds,
     assert ("@computed" in hoist.stats(loaded).model) == computed
 
 
+def test_it_is_cast_as_plain_weights_are(hoistd, device, folder):
+    cast = {"storage_dtype": torch.float8_e4m3fn, "skip": ()}
+    theirs = hoist.attach(the_librarys(folder).to(device), 0.6, **cast)
+    assert_equal_outputs(run(load(folder, **cast), device), run(theirs, device))
+
+
 def test_workers_share_what_the_first_one_unpacked(hoistd, device, folder,
                                                    monkeypatch):
     loaded = load(folder, 1.0)
@@ -221,8 +227,6 @@ def test_another_modules_file_is_refused(hoistd, folder):
     with pytest.raises(hoist.InvalidArgument, match="token_embd.*output.weight "
                        "are one weight of the module, and differ"):
         hoist.load(make(tie_word_embeddings=True), folder / FILE)
-    with pytest.raises(hoist.InvalidArgument, match="storage_dtype="):
-        load(folder, storage_dtype=torch.float8_e4m3fn)
     assert hoistd.tier("HOST")["used_bytes"] == 0
 
 

@@ -155,6 +155,12 @@ def test_dtype_is_theirs(hoistd, device, folder):
         assert same_bytes(state[f"{name}.weight"], value.to(dtype)), key
 
 
+def test_it_is_cast_as_plain_weights_are(hoistd, device, folder):
+    cast = {"storage_dtype": torch.float8_e5m2, "skip": ()}
+    theirs = hoist.attach(the_librarys(folder, device), 0.6, **cast)
+    assert_equal_outputs(run(load(folder, **cast), device), run(theirs, device))
+
+
 def test_workers_share_what_the_first_one_computed(hoistd, device, folder):
     loaded = load(folder, 1.0)
     expected = run(loaded, device)
@@ -259,8 +265,6 @@ def test_other_scales_are_refused_by_name(hoistd, folder):
             scale_weight=torch.ones(2, 2))
     refused('q.weight" is a weight.*weight_scale_2" beside it',
             weight_scale_2=torch.ones(1))
-    with pytest.raises(hoist.InvalidArgument, match="storage_dtype="):
-        load(folder, storage_dtype=torch.float8_e5m2)
     assert hoistd.tier("HOST")["used_bytes"] == 0
 
 

@@ -55,6 +55,11 @@ class Packed:
     # What helps if a weight is in no file.
     remedy: str = "load the whole checkpoint, of this module"
 
+    @property
+    def unpacks(self) -> bool:
+        """All weights are plain ones."""
+        return self._files is None
+
     def find(self, tensor: torch.Tensor | None) -> Source | None:
         """None: its bytes are not a file's."""
         if self._files is None or tensor is None:

@@ -147,10 +147,12 @@ def load(  # type: ignore[misc]
         if not packs:
             quantised = quantised or unscale(module, path, files, headers,
                                              dtype, rename)
-        if quantised is not None and storage_dtype is not None:
+        if not (quantised is None or quantised.unpacks
+                or storage_dtype is None):
             raise InvalidArgument(
                 "storage_dtype= of a module whose weights are quantised in "
-                "the files already: scales are no weights to cast")
+                "the files, and stay so: its own layers unpack them; leave it "
+                "out")
         excluded = matching_modules(module, wanted.exclude)
         specs = lay_out(module, groups, excluded, wanted.in_parts)
         if quantised is None:
