@@ -104,15 +104,22 @@ def write_compressed(base: pathlib.Path, folder: pathlib.Path,
                 input_activations=arguments(
                     num_bits=8, type="float", strategy="token", dynamic=True)
                 if dynamic else None)}), show_progress=False)
-    top = 448 if weights["type"] == "float" else 2**weights["num_bits"] / 2 - 1
+    bits = weights["num_bits"]
+    top = (2**bits / 2 - 1 if weights["type"] == "int" else
+           {8: 448, 4: 6}[bits])
     for module in model.modules():
         if hasattr(module, "weight_scale"):
             shape = module.weight_scale.shape
             parts = module.weight.detach().float().reshape(
                 math.prod(shape), -1)
+            scale = parts.abs().amax(1) / top
+            if hasattr(module, "weight_global_scale"):  # Scales are of 8 bits.
+                whole = (448 / scale.max()).reshape(1)
+                module.weight_global_scale = nn.Parameter(
+                    whole, requires_grad=False)
+                scale = scale * whole
             module.weight_scale = nn.Parameter(
-                (parts.abs().amax(1) / top).reshape(shape).to(scales),
-                requires_grad=False)
+                scale.reshape(shape).to(scales), requires_grad=False)
     compressor = ModelCompressor.from_pretrained_model(model)
     compressor.compress_model(model)
     model.save_pretrained(folder)
@@ -205,6 +212,9 @@ WRITERS: dict[str, Callable[[pathlib.Path, pathlib.Path], None]] = {
     "compressed-tensors int4 unpacked": _unpacked(
         write_compressed, num_bits=4, type="int", strategy="group",
         group_size=32),
+    "compressed-tensors fp8 blocks unpacked": _unpacked(
+        write_compressed, num_bits=8, type="float", strategy="block",
+        block_structure=[BLOCK, BLOCK]),
     "compressed-tensors nvfp4 unpacked": _unpacked(write_nvfp4),
 }
 

@@ -213,10 +213,11 @@ def test_each_tensor_of_a_weight_is_needed(hoistd, tmp_path, folder):
         assert hoistd.tier("HOST")["used_bytes"] == 0, lost
 
 
-def test_another_quantiser_is_refused_by_name(hoistd, base):
+@pytest.mark.parametrize("method", ["quanto", "modelopt"])
+def test_another_quantiser_is_refused_by_name(hoistd, base, method):
     said = {**Kind.load_config(base),
-            "quantization_config": {"quant_method": "quanto",
+            "quantization_config": {"quant_method": method,
                                     "weights_dtype": "int8"}}
-    with pytest.raises(hoist.Unimplemented, match="quanto.*torchao.*attach"):
+    with pytest.raises(hoist.Unimplemented, match=f"{method}.*torchao.*attach"):
         hoist.load(lambda: Kind.from_config(said), base, dtype=DTYPE)
     assert hoistd.tier("HOST")["used_bytes"] == 0

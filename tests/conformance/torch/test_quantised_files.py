@@ -295,10 +295,21 @@ def test_it_is_compiled_as_the_librarys_own(hoistd, device, folder):
                    lambda model: run(model, device))
 
 
+@sampled_formats(*OFTEN)
+def test_hoistd_itself_has_every_tensor(hoistd, folder):
+    """Scales included, for callers without a quantiser."""
+    with hoist.connect(hoistd.socket) as session:
+        for rule in ("block", "module"):
+            model = session.register(folder, rule, groups=rule)
+            assert {one.name for group in model.groups
+                    for one in group.tensors} == {
+                        *load_file(folder / "model.safetensors")}
+
+
 # --- What is refused.
 
 
-@pytest.mark.parametrize("method", ["gptq", "awq", "quanto", "hqq",
+@pytest.mark.parametrize("method", ["gptq", "awq", "quanto", "hqq", "modelopt",
                                     "a method of tomorrow"])
 def test_another_quantiser_is_refused_by_name(hoistd, tmp_path, base, method):
     write(tmp_path, base, load_file(base / "model.safetensors"),
@@ -482,10 +493,18 @@ def test_a_load_that_fails_at_the_last_group_leaves_nothing_there(
                          run(the_librarys(folder, device), device))
 
 
-@pytest.mark.parametrize("folder", ["fp8 blocks"], indirect=True)
-def test_what_is_quantised_is_not_cast_once_more(hoistd, folder):
-    with pytest.raises(hoist.InvalidArgument, match="storage_dtype"):
-        load(folder, storage_dtype=torch.float8_e4m3fn)
+@sampled_formats(*OFTEN)
+def test_what_stays_packed_is_not_cast_once_more(hoistd, device, folder):
+    """Its layers unpack it. Plain weights are cast as any are."""
+    cast = {"storage_dtype": torch.float8_e4m3fn, "skip": ()}
+    if "unpacked" not in folder.name:
+        with pytest.raises(hoist.InvalidArgument, match="storage_dtype=.*leave "
+                           "it out"):
+            load(folder, **cast)
+        return
+    theirs = hoist.attach(the_librarys(folder, device), 0.6, **cast)
+    loaded = load(folder, **cast)
+    assert_equal_outputs(run(loaded, device), run(theirs, device))
 
 
 @pytest.mark.parametrize("folder", ["bitsandbytes nf4"], indirect=True)
