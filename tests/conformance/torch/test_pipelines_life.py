@@ -4,6 +4,7 @@ deaths."""
 from __future__ import annotations
 
 import gc
+import json
 import os
 import pathlib
 import subprocess
@@ -20,6 +21,7 @@ numpy = pytest.importorskip("numpy")
 
 import hoist  # noqa: E402
 from deaths import kill_kept  # noqa: E402
+from real_daemon import until  # noqa: E402
 from sampled import sampled  # noqa: E402
 from test_pipelines import (  # noqa: E402
     FLUX, MIB, assert_same_image, granted, resident)
@@ -150,3 +152,65 @@ def test_a_death_of_hoistd_under_a_keeper_is_not_noticed(
     assert len(killed) == 2
     hoist.check(pipe)
     assert sum(granted(pipe).values()) <= 4 * MIB
+
+
+def plans(hoistd) -> list[dict[str, Any]]:
+    return json.loads(hoistd.ctl("--json", "plans")).get("plans", [])
+
+
+def session_of(hoistd) -> str:
+    """This process's, by a plan."""
+    return plans(hoistd)[0]["session_id"]
+
+
+def is_asleep(pipe: Any) -> bool:
+    return not any(granted(pipe).values())
+
+
+@pytest.mark.parametrize("budget", [4 * MIB, 1.0])
+def test_all_its_modules_sleep_and_wake_when_the_session_is_asked(
+        hoistd, device, budget):
+    """With all of its bytes each module has a plan; else those that fit."""
+    expected = FLUX.run(resident("flux", device))
+    pipe = FLUX.make()
+    hoist.attach_pipeline(pipe, budget)
+    assert_same_image(FLUX.run(pipe), expected)
+    session = session_of(hoistd)
+    for _ in range(2):
+        assert not is_asleep(pipe)
+        hoistd.ctl("sleep", session)
+        until(lambda: is_asleep(pipe))
+        until(lambda: not plans(hoistd))
+        hoistd.ctl("wake", session)
+        until(lambda: not is_asleep(pipe))
+        assert_same_image(FLUX.run(pipe), expected)
+    hoist.detach(pipe)
+
+
+def test_its_next_call_wakes_a_pipeline_that_was_asked_to_sleep(hoistd,
+                                                                device):
+    expected = FLUX.run(resident("flux", device))
+    pipe = FLUX.make()
+    hoist.attach_pipeline(pipe, 4 * MIB)
+    FLUX.run(pipe)
+    hoistd.ctl("sleep", session_of(hoistd))
+    until(lambda: is_asleep(pipe))
+    assert_same_image(FLUX.run(pipe), expected)
+    hoist.detach(pipe)
+
+
+def test_a_pipeline_that_runs_sleeps_after_its_call(hoistd, device):
+    expected = FLUX.run(resident("flux", device))
+    pipe = FLUX.make()
+    hoist.attach_pipeline(pipe, 4 * MIB)
+
+    def ask(pipe: Any, step: int, *_: Any) -> dict[str, Any]:
+        if step == 0:
+            hoistd.ctl("sleep", session_of(hoistd))
+        return {}
+
+    assert_same_image(FLUX.run(pipe, callback_on_step_end=ask), expected)
+    hoistd.ctl("sleep", session_of(hoistd))
+    until(lambda: is_asleep(pipe))
+    assert_same_image(FLUX.run(pipe), expected)
+    hoist.detach(pipe)

@@ -15,7 +15,6 @@ from .._tree.layout import lay_out
 from .assemble import undo
 from .attach import attach_as, detach, unwrap
 from .attachment import Attachment, attachment_of
-from .lender import keep
 from .options import AttachOptions, Wanted
 
 log = logging.getLogger("hoist.nn")
@@ -49,7 +48,6 @@ class Component:
         """The module's own tensors are kept until `commit`."""
         try:
             found = attach_as(module, Wanted.of(budget, options))
-            keep(found)  # The pipeline divides its budget itself.
         except HoistError as error:
             raise type(error)(f'component "{name}": {error}') from error
         return cls(name, found, module)

@@ -29,6 +29,7 @@ from .attach import detach, unwrap
 from .attachment import Attachment, attachment_of
 from .component import Component, image_bytes
 from .gate import Gate
+from .lender import own
 from .options import AttachOptions, Names, Pipeline
 
 if TYPE_CHECKING:
@@ -240,8 +241,12 @@ class PipelineAttachment(NotCopied):
         self._gates: dict[Component, list[Gate]] = collections.defaultdict(list)
         self._lock = threading.RLock()
         for component in components:
-            _shared_by[component.attachment] = weakref.ref(self)
+            self._own(component)
         self._stand_where_needed()
+
+    def _own(self, component: Component) -> None:
+        _shared_by[component.attachment] = weakref.ref(self)
+        own(self, component.attachment)
 
     # For gates.
 
@@ -465,7 +470,7 @@ class PipelineAttachment(NotCopied):
         if self._current is old:
             self._current = None
         _shared_by.pop(old.attachment, None)
-        _shared_by[now] = weakref.ref(self)
+        self._own(new)
         new.set(0)
 
     # Its making; see attach_pipeline_as.
@@ -553,6 +558,21 @@ class PipelineAttachment(NotCopied):
                 self._make_room(first)
             finally:
                 self._stand_where_needed()
+
+    def take_back(self, attachment: Attachment) -> bool:
+        """See lender.Owner: hoistd asks for each component's memory."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            for component in self._components:
+                if component.attachment is attachment:
+                    component.set(0)
+                    if self._current is component:
+                        self._current = None  # Its next call takes it again.
+            self._stand_where_needed()
+        finally:
+            self._lock.release()
+        return True
 
     def advance(self, wait: bool) -> None:
         for component in self._components:
