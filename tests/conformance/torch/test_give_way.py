@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import hoist  # noqa: E402
+from deaths import kill_kept  # noqa: E402
 from equal import assert_equal_outputs  # noqa: E402
 from hoist.nn._api.attachment import Attachment  # noqa: E402
 from hoist.nn._api.lender import Lender  # noqa: E402
@@ -400,3 +401,39 @@ def test_an_error_of_one_lender_leaves_the_others_asks_heard(hoistd, x):
     assert budget_of(model) == 0
     hoist.detach(model)
     hoist.detach(other)
+
+
+def loans(hoistd) -> list[dict]:
+    return json.loads(hoistd.ctl("--json", "plans"))["loans"]
+
+
+def test_the_next_hoistd_knows_no_loan_and_keeps_the_same_promises(
+        make_hoistd, hoist_keeper, x):
+    hoistd = make_hoistd(pool=16 * MIB, host=128 * MIB,
+                         keeper=hoist_keeper)
+    models = [stack(seed) for seed in range(3)]
+    wants = [wanted(model, x) for model in models]
+    lender, borrower, floor = models
+    hoist.attach(lender, deadline=10)
+    assert_right(lender, x, wants[0])
+    hoist.attach(borrower, deadline=10)
+    assert budget_of(lender) == 0
+    assert loans(hoistd)
+    kill_kept(hoistd)
+    assert_right(borrower, x, wants[1])
+    assert not loans(hoistd)
+    # The floor of one with a budget, and of the rest what is left.
+    hoist.attach(floor, budget=10 * MIB, deadline=10)
+    until(lambda: budget_of(floor) == 10 * MIB)
+    for _ in range(2):
+        for model, want in zip(models, wants):
+            for _ in range(3):
+                assert_right(model, x, want)
+    assert budget_of(floor) == 10 * MIB
+    assert max(budget_of(lender), budget_of(borrower)) < 8 * MIB
+    # Once the floor is gone, who runs has all of it, and lends it again.
+    hoist.detach(floor)
+    for model, want in zip(models[:2], wants):
+        until(lambda: assert_right(model, x, want) or is_whole(model))
+    for model in models[:2]:
+        hoist.detach(model)
