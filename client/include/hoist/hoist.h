@@ -39,9 +39,9 @@ namespace hoist {
 inline namespace v0 {
 
 // A model's description. Stays valid after its session; move-only.
-class Model {
+class Model : internal::Handle<hoist_model, hoist_model_free> {
  public:
-  explicit Model(hoist_model* handle) : handle_(handle) {}  // Owns it.
+  explicit Model(hoist_model* handle) : Handle(handle) {}  // Owns it.
 
   uint64_t id() const { return hoist_model_id(handle_.get()); }
   std::string fingerprint() const {  // Of the weights.
@@ -65,8 +65,7 @@ class Model {
     return hoist_model_group_count(handle_.get());
   }
   Result<uint32_t> FindGroup(const std::string& name) const {
-    return internal::Take<uint32_t>(hoist_model_find_group, handle_.get(),
-                                    name.c_str());
+    return Take<uint32_t>(hoist_model_find_group, name.c_str());
   }
   // Empty unless `group` < group_count().
   std::string_view group_name(uint32_t group) const {
@@ -110,27 +109,20 @@ class Model {
 
  private:
   hoist_group_info Group(uint32_t group) const {
-    return internal::Filled<hoist_group_info>(hoist_model_group, handle_.get(),
-                                              group);
+    return Filled<hoist_group_info>(hoist_model_group, group);
   }
-
-  internal::Owned<hoist_model> handle_;
 };
 
 // The right to read a group's image until its release. Move-only; the
 // destructor releases. Work that reads the image must have finished by then.
-class Lease {
+class Lease : internal::Handle<hoist_lease, hoist_lease_free> {
  public:
-  explicit Lease(hoist_lease* handle) : handle_(handle) {}  // Owns it.
+  explicit Lease(hoist_lease* handle) : Handle(handle) {}  // Owns it.
 
   // Waits until hoistd has the image back.
-  Status Release() {
-    return internal::Call(hoist_lease_release, handle_.get());
-  }
+  Status Release() { return Call(hoist_lease_release); }
   // Whether the image may be read.
-  Status Check() const {
-    return internal::Call(hoist_lease_check, handle_.get());
-  }
+  Status Check() const { return Call(hoist_lease_check); }
   const void* data() const { return hoist_lease_data(handle_.get()); }
   uint64_t image_bytes() const { return hoist_lease_bytes(handle_.get()); }
   uint32_t group() const { return hoist_lease_group(handle_.get()); }
@@ -140,8 +132,7 @@ class Lease {
   }
   // NotFound: the group has no such tensor. FailedPrecondition: released.
   Result<TensorView> tensor(const std::string& name) const {
-    return internal::TakeTensor(hoist_lease_find_tensor, handle_.get(),
-                                name.c_str());
+    return TakeTensor(hoist_lease_find_tensor, name.c_str());
   }
   // The group's tensors, in image order; none if the image may not be read.
   std::vector<TensorView> tensors() const {
@@ -163,22 +154,18 @@ class Lease {
     if (!view.ok()) return view.status();
     return view->template data<T>();
   }
-
- private:
-  internal::Owned<hoist_lease> handle_;
 };
 
 // Groups on their way to a device; see hoist_fetch_start. Move-only; the
 // destructor cancels it, and releases the loaded groups.
-class Fetch {
+class Fetch : internal::Handle<hoist_fetch, hoist_fetch_free> {
  public:
-  explicit Fetch(hoist_fetch* handle) : handle_(handle) {}  // Owns it.
+  explicit Fetch(hoist_fetch* handle) : Handle(handle) {}  // Owns it.
 
   // Ok: all are there. DeadlineExceeded: not yet. Cancelled. Other errors: a
   // group cannot be loaded.
   Status Wait(std::chrono::milliseconds timeout) const {
-    return internal::Call(hoist_fetch_wait, handle_.get(),
-                          internal::Count(timeout), nullptr);
+    return Call(hoist_fetch_wait, internal::Count(timeout), nullptr);
   }
   // How many groups are loaded.
   size_t there() const {
@@ -190,9 +177,6 @@ class Fetch {
   int event_fd() const { return hoist_fetch_event_fd(handle_.get()); }
   // Loaded groups stay.
   void Cancel() { hoist_fetch_cancel(handle_.get()); }
-
- private:
-  internal::Owned<hoist_fetch> handle_;
 };
 
 class Session;
@@ -200,15 +184,14 @@ class Session;
 // A group's bytes in this process's own memory, at a constant address that is
 // known before the load; see hoist_c.h. Access before Load, or after Drop,
 // faults. Move-only.
-class HostImage {
+class HostImage : internal::Handle<hoist_host_image, hoist_host_image_free> {
  public:
-  explicit HostImage(hoist_host_image* handle) : handle_(handle) {}  // Owns.
+  explicit HostImage(hoist_host_image* handle) : Handle(handle) {}  // Owns.
 
   // Waits until the bytes are there. A second load does nothing. `deadline`:
   // for space in hoistd's host tier.
   Status Load(std::chrono::milliseconds deadline = std::chrono::seconds(60)) {
-    return internal::Call(hoist_host_image_load, handle_.get(),
-                          internal::Count(deadline));
+    return Call(hoist_host_image_load, internal::Count(deadline));
   }
   // Makes later loads read that group; see hoist_c.h.
   Status Move(Session& session, const Model& model, uint32_t group);
@@ -217,9 +200,6 @@ class HostImage {
   bool loaded() const { return hoist_host_image_is_loaded(handle_.get()) != 0; }
   const void* data() const { return hoist_host_image_data(handle_.get()); }
   uint64_t image_bytes() const { return hoist_host_image_bytes(handle_.get()); }
-
- private:
-  internal::Owned<hoist_host_image> handle_;
 };
 
 struct PublishTensor {  // A tensor to publish.
@@ -326,7 +306,7 @@ inline hoist_plan_options InC(const PlanOptions& options) {
 }  // namespace internal
 
 // A connection with hoistd. Move-only; its end releases all its leases.
-class Session {
+class Session : internal::Handle<hoist_session, hoist_session_free> {
  public:
   static Result<Session> Connect(ConnectOptions options = {}) {
     options = internal::Resolved(std::move(options));
@@ -338,14 +318,12 @@ class Session {
   }
 
   // Why no call can succeed any more, or ok.
-  Status Check() const {
-    return internal::Call(hoist_session_check, handle_.get());
-  }
+  Status Check() const { return Call(hoist_session_check); }
   void Close() { hoist_session_close(handle_.get()); }
   // The same session. It ends with its last handle, or when one is closed.
   Result<Session> Share() const {
     hoist_session* shared = nullptr;
-    Status status = internal::Call(hoist_session_share, handle_.get(), &shared);
+    Status status = Call(hoist_session_share, &shared);
     if (!status.ok()) return status;
     return Session(shared, options_);
   }
@@ -354,19 +332,16 @@ class Session {
 
   Result<Model> RegisterModel(const RegisterOptions& options) {
     const internal::Registration given(options);
-    return internal::Take<Model, hoist_model*>(hoist_register_model,
-                                               handle_.get(), given.get());
+    return Take<Model, hoist_model*>(hoist_register_model, given.get());
   }
 
   Result<Model> DescribeModel(const std::string& name) const {
-    return internal::Take<Model, hoist_model*>(hoist_describe_model,
-                                               handle_.get(), name.c_str());
+    return Take<Model, hoist_model*>(hoist_describe_model, name.c_str());
   }
 
   // By content, of any publisher; see hoist_find_content.
   Result<Model> FindContent(const Content& content) const {
-    return internal::Take<Model, hoist_model*>(hoist_find_content,
-                                               handle_.get(), content.data());
+    return Take<Model, hoist_model*>(hoist_find_content, content.data());
   }
 
   // By any of the above.
@@ -382,24 +357,23 @@ class Session {
 
   // Drops a model of this user. FailedPrecondition: it is in use.
   Status Forget(const Model& model) {
-    return internal::Call(hoist_forget_model, handle_.get(), model.get());
+    return Call(hoist_forget_model, model.get());
   }
 
   // Adds one group to a published model; returns the resulting model.
   Result<Model> Publish(const PublishOptions& options) {
-    return internal::WithGroup(options,
-                               [&](const hoist_publish_options* given) {
-                                 return internal::Take<Model, hoist_model*>(
-                                     hoist_publish_group, handle_.get(), given);
-                               });
+    return internal::WithGroup(
+        options, [&](const hoist_publish_options* given) {
+          return Take<Model, hoist_model*>(hoist_publish_group, given);
+        });
   }
 
   // Waits until the group's image is usable on the device.
   Result<Lease> Stage(const Model& model, uint32_t group,
                       const StageOptions& options = {}) {
-    return internal::Take<Lease, hoist_lease*>(
-        hoist_stage, handle_.get(), model.get(), group, options.device,
-        internal::Count(options.deadline));
+    return Take<Lease, hoist_lease*>(hoist_stage, model.get(), group,
+                                     options.device,
+                                     internal::Count(options.deadline));
   }
   // By the group's name.
   Result<Lease> Stage(const Model& model, const std::string& group,
@@ -411,50 +385,45 @@ class Session {
 
   // Reserves addresses for the group's bytes; HostImage::Load brings them.
   Result<HostImage> ReserveHostImage(const Model& model, uint32_t group) {
-    return internal::Take<HostImage, hoist_host_image*>(
-        hoist_host_image_create, handle_.get(), model.get(), group);
+    return Take<HostImage, hoist_host_image*>(hoist_host_image_create,
+                                              model.get(), group);
   }
 
   // Loads the groups to the device, in order, asynchronously.
   Result<Fetch> StartFetch(const Model& model,
                            const std::vector<uint32_t>& groups,
                            const StageOptions& options = {}) {
-    return internal::Take<Fetch, hoist_fetch*>(
-        hoist_fetch_start, handle_.get(), model.get(), groups.data(),
-        groups.size(), options.device, internal::Count(options.deadline));
+    return Take<Fetch, hoist_fetch*>(
+        hoist_fetch_start, model.get(), groups.data(), groups.size(),
+        options.device, internal::Count(options.deadline));
   }
 
   // Queues a prefetch of groups to a tier, in order of first need.
   Status Prefetch(const Model& model, const std::vector<uint32_t>& groups,
                   Tier tier = Tier::kDevice, uint32_t device = 0) {
-    return internal::Call(hoist_prefetch, handle_.get(), model.get(),
-                          groups.data(), groups.size(), static_cast<int>(tier),
-                          device);
+    return Call(hoist_prefetch, model.get(), groups.data(), groups.size(),
+                static_cast<int>(tier), device);
   }
   // Ends the use by this handle. Once the session holds nothing else of the
   // model, it is done with it, and hoistd may forget a published model that no
   // session uses. `model` can still be read. See hoist_done_with_model.
   Status DoneWith(const Model& model) {
-    return internal::Call(hoist_done_with_model, handle_.get(), model.get());
+    return Call(hoist_done_with_model, model.get());
   }
   // Declares the order of repeated stages. Empty: none, and the session is done
   // with the model, even if handles hold it.
   Status SetOrder(const Model& model, const std::vector<uint32_t>& groups) {
-    return internal::Call(hoist_set_order, handle_.get(), model.get(),
-                          groups.data(), groups.size());
+    return Call(hoist_set_order, model.get(), groups.data(), groups.size());
   }
 
   // ResourceExhausted: the budget is too small, or cannot be promised.
   Result<Plan> SetPlan(const Model& model, const PlanOptions& options = {}) {
     const hoist_plan_options given = internal::InC(options);
-    return internal::Take<Plan, hoist_plan*>(hoist_set_plan, handle_.get(),
-                                             model.get(), &given);
+    return Take<Plan, hoist_plan*>(hoist_set_plan, model.get(), &given);
   }
 
   // Unimplemented: this hoistd cannot read in place; the message says why.
-  Status HasInPlace() const {
-    return internal::Call(hoist_session_has_in_place, handle_.get());
-  }
+  Status HasInPlace() const { return Call(hoist_session_has_in_place); }
   // See hoist_in_place_create.
   Result<InPlace> ReadInPlace(const Model& model,
                               const std::vector<InPlaceTensor>& tensors,
@@ -474,9 +443,8 @@ class Session {
     given.deadline_ms = internal::Count(options.deadline);
     given.counts = options.counts;
     given.count_length = options.count_length;
-    return internal::Take<InPlace, hoist_in_place*>(
-        hoist_in_place_create, handle_.get(), model.get(), wanted.data(),
-        wanted.size(), &given);
+    return Take<InPlace, hoist_in_place*>(hoist_in_place_create, model.get(),
+                                          wanted.data(), wanted.size(), &given);
   }
 
   std::vector<hoist_device_info> devices() const {
@@ -492,16 +460,14 @@ class Session {
 
  private:
   Session(hoist_session* handle, ConnectOptions options)
-      : handle_(handle), options_(std::move(options)) {}
+      : Handle(handle), options_(std::move(options)) {}
 
-  internal::Owned<hoist_session> handle_;
   ConnectOptions options_;
 };
 
 inline Status HostImage::Move(Session& session, const Model& model,
                               uint32_t group) {
-  return internal::Call(hoist_host_image_move, handle_.get(), session.get(),
-                        model.get(), group);
+  return Call(hoist_host_image_move, session.get(), model.get(), group);
 }
 
 }  // namespace v0

@@ -21,7 +21,7 @@ struct ArenaOptions {
 
 // Host memory of this worker alone, in blocks that it takes in stream order;
 // see hoist_c.h. Move-only; the destructor gives the memory back.
-class Arena {
+class Arena : internal::Handle<hoist_arena, hoist_arena_close> {
  public:
   // Result of Take: an address and its bytes.
   using Block = hoist_arena_block;
@@ -37,7 +37,7 @@ class Arena {
     return internal::Take<Arena, hoist_arena*>(hoist_arena_open, session,
                                                &given);
   }
-  explicit Arena(hoist_arena* handle) : handle_(handle) {}  // Owns it.
+  explicit Arena(hoist_arena* handle) : Handle(handle) {}  // Owns it.
 
   // Later work on `stream` may use the block. ResourceExhausted: no room.
   Result<Block> Take(uint64_t bytes, hoist_stream stream = nullptr) {
@@ -46,17 +46,12 @@ class Arena {
   }
   // Earlier work on `stream` is its last use.
   Status Give(const Block& block, hoist_stream stream = nullptr) {
-    return internal::Call(hoist_arena_give, handle_.get(), block.address,
-                          stream);
+    return Call(hoist_arena_give, block.address, stream);
   }
   hoist_arena_stats stats() const {
-    return internal::Filled<hoist_arena_stats>(hoist_arena_get_stats,
-                                               handle_.get());
+    return Filled<hoist_arena_stats>(hoist_arena_get_stats);
   }
   hoist_arena* get() const { return handle_.get(); }  // For the C API.
-
- private:
-  internal::Owned<hoist_arena> handle_;
 };
 
 }  // namespace v0

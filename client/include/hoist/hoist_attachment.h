@@ -48,9 +48,9 @@ enum class AttachmentState {
 //     Compute(*image, stream);
 //     if (hoist::Status s = weights->Done(group, stream); !s.ok()) return s;
 //   }
-class Attachment {
+class Attachment : internal::Handle<hoist_attachment, hoist_attachment_free> {
  public:
-  explicit Attachment(hoist_attachment* handle) : handle_(handle) {}  // Owns.
+  explicit Attachment(hoist_attachment* handle) : Handle(handle) {}  // Owns.
 
   // Connects, finds the model, and sets the plan. Fails as hoist_attach.
   static Result<Attachment> Create(const AttachmentOptions& options) {
@@ -68,37 +68,29 @@ class Attachment {
   // groups; see hoist_attachment_stage.
   Result<const void*> Stage(uint32_t group, hoist_stream stream = nullptr,
                             std::chrono::milliseconds turn_deadline = {}) {
-    return internal::Take<const void*>(hoist_attachment_stage, handle_.get(),
-                                       group, stream,
-                                       internal::Count(turn_deadline));
+    return Take<const void*>(hoist_attachment_stage, group, stream,
+                             internal::Count(turn_deadline));
   }
   // Earlier work on the stream is the last to read the image. Also ends a stage
   // whose plan has ended.
   Status Done(uint32_t group, hoist_stream stream = nullptr) {
-    return internal::Call(hoist_attachment_done, handle_.get(), group, stream);
+    return Call(hoist_attachment_done, group, stream);
   }
   // True: the plan was remade with the learned order. Renews nothing.
-  Result<bool> EndPass() {
-    return internal::Take<bool, int>(hoist_attachment_end_pass, handle_.get());
-  }
+  Result<bool> EndPass() { return Take<bool, int>(hoist_attachment_end_pass); }
   // Whether results since the last check are valid. Call it after
   // synchronizing, before results are used. Renews nothing.
-  Status Check() const {
-    return internal::Call(hoist_attachment_check, handle_.get());
-  }
+  Status Check() const { return Call(hoist_attachment_check); }
   // As the next Stage would, if need be.
-  Status Renew() {
-    return internal::Call(hoist_attachment_renew, handle_.get());
-  }
+  Status Renew() { return Call(hoist_attachment_renew); }
   // Between passes; for later hoistds, too. ResourceExhausted: the plan is
   // unchanged.
   Status SetBudget(uint64_t bytes) {
-    return internal::Call(hoist_attachment_set_budget, handle_.get(), bytes);
+    return Call(hoist_attachment_set_budget, bytes);
   }
   // The same with another order of one pass; learning ends.
   Status SetOrder(const std::vector<uint32_t>& order) {
-    return internal::Call(hoist_attachment_set_order, handle_.get(),
-                          order.data(), order.size());
+    return Call(hoist_attachment_set_order, order.data(), order.size());
   }
 
   // Readable once the plan was remade or renewed, or has ended or given way,
@@ -111,18 +103,15 @@ class Attachment {
   // The state, the renewals so far, and the generation, with which addresses
   // and graphs become void.
   hoist_attachment_info Describe() const {
-    return internal::Filled<hoist_attachment_info>(hoist_attachment_describe,
-                                                   handle_.get());
+    return Filled<hoist_attachment_info>(hoist_attachment_describe);
   }
   // The plan's numbers. Renews, if need be; all 0 if that fails.
   hoist_plan_info info() const {
-    return internal::Filled<hoist_plan_info>(hoist_attachment_plan,
-                                             handle_.get());
+    return Filled<hoist_plan_info>(hoist_attachment_plan);
   }
   // Of the last plan.
   hoist_plan_stats stats() const {
-    return internal::Filled<hoist_plan_stats>(hoist_attachment_get_stats,
-                                              handle_.get());
+    return Filled<hoist_plan_stats>(hoist_attachment_get_stats);
   }
   // By the last plan. kNot also if the model has no such group.
   Planned kind(uint32_t group) const {
@@ -132,15 +121,13 @@ class Attachment {
   }
   // The model as first found, whose numbers groups and tensors have for good.
   Result<Model> model() const {
-    return internal::Take<Model, hoist_model*>(hoist_attachment_model,
-                                               handle_.get());
+    return Take<Model, hoist_model*>(hoist_attachment_model);
   }
   // A group's tensor, with its address in every stage of this generation; or
   // without, if the order lacks the group.
   // Renews, if need be.
   Result<TensorView> tensor(uint32_t group, uint32_t index) const {
-    return internal::TakeTensor(hoist_attachment_tensor, handle_.get(), group,
-                                index);
+    return TakeTensor(hoist_attachment_tensor, group, index);
   }
   hoist_attachment* get() const { return handle_.get(); }  // For the C API.
 
@@ -169,8 +156,6 @@ class Attachment {
     given.model = model;
     return internal::Take<Attachment, hoist_attachment*>(hoist_attach, &given);
   }
-
-  internal::Owned<hoist_attachment> handle_;
 };
 
 }  // namespace v0

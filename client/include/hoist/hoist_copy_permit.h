@@ -26,13 +26,13 @@ struct PermitOptions {
 //   hoist::Result<hoist::CopyPermit> permit = hoist::CopyPermit::Open(session);
 //   if (!permit.ok()) return permit.status();
 //   return permit->ToDevice(device, host, bytes, stream);
-class CopyPermit {
+class CopyPermit : internal::Handle<hoist_copy_permit, hoist_copy_permit_free> {
  public:
   // The maximum of one Begin.
   static constexpr uint64_t kPieceBytes = HOIST_COPY_PERMIT_PIECE_BYTES;
 
   explicit CopyPermit(hoist_copy_permit* handle)
-      : handle_(handle) {}  // Owns it.
+      : Handle(handle) {}  // Owns it.
 
   // ResourceExhausted: too many permits. Unimplemented: this hoistd grants
   // nothing.
@@ -50,37 +50,30 @@ class CopyPermit {
   // Copies in pieces; each waits for its grant on the stream.
   Status ToDevice(void* to, const void* from, uint64_t bytes,
                   hoist_stream stream = nullptr) {
-    return internal::Call(hoist_copy_permit_to_device, handle_.get(), to, from,
-                          bytes, stream);
+    return Call(hoist_copy_permit_to_device, to, from, bytes, stream);
   }
   // Needs no grant; is counted.
   Status ToHost(void* to, const void* from, uint64_t bytes,
                 hoist_stream stream = nullptr) {
-    return internal::Call(hoist_copy_permit_to_host, handle_.get(), to, from,
-                          bytes, stream);
+    return Call(hoist_copy_permit_to_host, to, from, bytes, stream);
   }
 
   // Around copies to the device by other code, of kPieceBytes at most.
   Status Begin(uint64_t bytes, hoist_stream stream = nullptr) {
-    return internal::Call(hoist_copy_permit_begin, handle_.get(), bytes,
-                          stream);
+    return Call(hoist_copy_permit_begin, bytes, stream);
   }
   Status End(uint64_t bytes, hoist_stream stream = nullptr) {
-    return internal::Call(hoist_copy_permit_end, handle_.get(), bytes, stream);
+    return Call(hoist_copy_permit_end, bytes, stream);
   }
   // Counts bytes that other code copies from the device.
   Status AddToHost(uint64_t bytes) {
-    return internal::Call(hoist_copy_permit_add_to_host, handle_.get(), bytes);
+    return Call(hoist_copy_permit_add_to_host, bytes);
   }
 
   hoist_copy_permit_stats stats() const {
-    return internal::Filled<hoist_copy_permit_stats>(
-        hoist_copy_permit_get_stats, handle_.get());
+    return Filled<hoist_copy_permit_stats>(hoist_copy_permit_get_stats);
   }
   hoist_copy_permit* get() const { return handle_.get(); }  // For the C API.
-
- private:
-  internal::Owned<hoist_copy_permit> handle_;
 };
 
 }  // namespace v0

@@ -22,10 +22,11 @@ inline namespace v0 {
 //   hoist::Status filled = mapping->Fill(session, model, {0, 1, 2}, 30s);
 //   ... kernels that read mapping->address(0) ...
 //   hoist::Status empty = mapping->Empty();
-class FixedMapping {
+class FixedMapping
+    : internal::Handle<hoist_fixed_mapping, hoist_fixed_mapping_free> {
  public:
   explicit FixedMapping(hoist_fixed_mapping* handle)
-      : handle_(handle) {}  // Owns it.
+      : Handle(handle) {}  // Owns it.
 
   // Reserves addresses; stages nothing. It holds neither session nor model.
   static Result<FixedMapping> Create(const Session& session, const Model& model,
@@ -43,14 +44,12 @@ class FixedMapping {
   Status Fill(const Session& session, const Model& model,
               const std::vector<uint32_t>& groups,
               std::chrono::milliseconds deadline) {
-    return internal::Call(
-        hoist_fixed_mapping_fill, handle_.get(), session.get(), model.get(),
-        groups.data(), groups.size(), static_cast<uint64_t>(deadline.count()));
+    return Call(hoist_fixed_mapping_fill, session.get(), model.get(),
+                groups.data(), groups.size(),
+                static_cast<uint64_t>(deadline.count()));
   }
   // Gives everything back but the addresses; all reads must have ended.
-  Status Empty() {
-    return internal::Call(hoist_fixed_mapping_empty, handle_.get());
-  }
+  Status Empty() { return Call(hoist_fixed_mapping_empty); }
   // A group's first byte, by its index in the mapping; constant for the
   // mapping's life. nullptr: the image is empty, or there is no such group.
   const void* address(size_t group) const {
@@ -59,9 +58,6 @@ class FixedMapping {
     return data;
   }
   hoist_fixed_mapping* get() const { return handle_.get(); }  // For the C API.
-
- private:
-  internal::Owned<hoist_fixed_mapping> handle_;
 };
 
 }  // namespace v0

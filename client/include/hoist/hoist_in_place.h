@@ -34,20 +34,19 @@ struct InPlaceOptions {
 // Tensors whose pieces are in device memory (hot) or in host memory (cold), at
 // one address each; see hoist_c.h. Move-only; all reads must end before it
 // does.
-class InPlace {
+class InPlace : internal::Handle<hoist_in_place, hoist_in_place_free> {
  public:
-  explicit InPlace(hoist_in_place* handle) : handle_(handle) {}  // Owns it.
+  explicit InPlace(hoist_in_place* handle) : Handle(handle) {}  // Owns it.
 
   // OutOfRange: no such tensor.
   Result<const void*> Address(size_t tensor) const {
-    return internal::Take<const void*>(hoist_in_place_address, handle_.get(),
-                                       tensor);
+    return Take<const void*>(hoist_in_place_address, tensor);
   }
   // A pass is launched between Begin and End; see hoist_in_place_begin.
   Status Begin(hoist_stream stream = nullptr) {
-    return internal::Call(hoist_in_place_begin, handle_.get(), stream);
+    return Call(hoist_in_place_begin, stream);
   }
-  Status End() { return internal::Call(hoist_in_place_end, handle_.get()); }
+  Status End() { return Call(hoist_in_place_end); }
   // Reports that a pass touched units[i] counts[i] times. InvalidArgument: the
   // lengths differ.
   Status Touch(size_t tensor, const std::vector<uint32_t>& units,
@@ -55,29 +54,22 @@ class InPlace {
     if (units.size() != counts.size()) {
       return Status(Code::kInvalidArgument, "a count for each unit is wanted");
     }
-    return internal::Call(hoist_in_place_touch, handle_.get(), tensor,
-                          units.data(), counts.data(), units.size());
+    return Call(hoist_in_place_touch, tensor, units.data(), counts.data(),
+                units.size());
   }
   // Nothing may read the tensors meanwhile. See hoist_in_place_advance.
   Status Advance(bool wait = false) {
-    return internal::Call(hoist_in_place_advance, handle_.get(), wait ? 1 : 0);
+    return Call(hoist_in_place_advance, wait ? 1 : 0);
   }
   uint32_t pending() const { return hoist_in_place_pending(handle_.get()); }
   Status SetBudget(uint64_t hot_budget_bytes) {
-    return internal::Call(hoist_in_place_set_budget, handle_.get(),
-                          hot_budget_bytes);
+    return Call(hoist_in_place_set_budget, hot_budget_bytes);
   }
-  Status Check() const {
-    return internal::Call(hoist_in_place_check, handle_.get());
-  }
+  Status Check() const { return Call(hoist_in_place_check); }
   hoist_in_place* get() const { return handle_.get(); }  // For the C API.
   hoist_in_place_stats stats() const {
-    return internal::Filled<hoist_in_place_stats>(hoist_in_place_get_stats,
-                                                  handle_.get());
+    return Filled<hoist_in_place_stats>(hoist_in_place_get_stats);
   }
-
- private:
-  internal::Owned<hoist_in_place> handle_;
 };
 
 }  // namespace v0

@@ -31,61 +31,50 @@ enum class Planned {
 //     Compute(*image, stream);
 //     if (hoist::Status s = plan.Done(group, stream); !s.ok()) return s;
 //   }
-class Plan {
+class Plan : internal::Handle<hoist_plan, hoist_plan_free> {
  public:
-  explicit Plan(hoist_plan* handle) : handle_(handle) {}  // Owns it.
+  explicit Plan(hoist_plan* handle) : Handle(handle) {}  // Owns it.
 
   // The image's address, for later work on the stream.
   Result<const void*> Stage(uint32_t group, hoist_stream stream = nullptr) {
-    return internal::Take<const void*>(hoist_plan_stage, handle_.get(), group,
-                                       stream);
+    return Take<const void*>(hoist_plan_stage, group, stream);
   }
   // The same, but waits while a group that shares its place is staged.
   // DeadlineExceeded: its turn did not come.
   Result<const void*> StageInTurn(uint32_t group,
                                   std::chrono::milliseconds turn_deadline,
                                   hoist_stream stream = nullptr) {
-    return internal::Take<const void*>(hoist_plan_stage_in_turn, handle_.get(),
-                                       group, stream,
-                                       internal::Count(turn_deadline));
+    return Take<const void*>(hoist_plan_stage_in_turn, group, stream,
+                             internal::Count(turn_deadline));
   }
   // Earlier work on the stream is the last to read the image.
   Status Done(uint32_t group, hoist_stream stream = nullptr) {
-    return internal::Call(hoist_plan_done, handle_.get(), group, stream);
+    return Call(hoist_plan_done, group, stream);
   }
   // Whether results computed under the plan are valid. Call it after
   // synchronizing, before results are used.
-  Status Check() const {
-    return internal::Call(hoist_plan_check, handle_.get());
-  }
+  Status Check() const { return Call(hoist_plan_check); }
   // Readable once the plan was remade, has ended, or is to give way; see
   // hoist_plan_event_fd.
   // The plan owns it.
-  Result<int> event_fd() const {
-    return internal::Take<int>(hoist_plan_event_fd, handle_.get());
-  }
+  Result<int> event_fd() const { return Take<int>(hoist_plan_event_fd); }
   // True: the plan was remade with the learned order, and addresses have
   // changed.
-  Result<bool> EndPass() {
-    return internal::Take<bool, int>(hoist_plan_end_pass, handle_.get());
-  }
+  Result<bool> EndPass() { return Take<bool, int>(hoist_plan_end_pass); }
   // Between passes; addresses change. ResourceExhausted: the plan is unchanged.
   Status SetBudget(uint64_t budget_bytes) {
-    return internal::Call(hoist_plan_set_budget, handle_.get(), budget_bytes);
+    return Call(hoist_plan_set_budget, budget_bytes);
   }
   // The same with another order of one pass; learning ends.
   Status SetOrder(const std::vector<uint32_t>& order) {
-    return internal::Call(hoist_plan_set_order, handle_.get(), order.data(),
-                          order.size());
+    return Call(hoist_plan_set_order, order.data(), order.size());
   }
 
   hoist_plan_info info() const {
-    return internal::Filled<hoist_plan_info>(hoist_plan_describe,
-                                             handle_.get());
+    return Filled<hoist_plan_info>(hoist_plan_describe);
   }
   hoist_plan_stats stats() const {
-    return internal::Filled<hoist_plan_stats>(hoist_plan_get_stats,
-                                              handle_.get());
+    return Filled<hoist_plan_stats>(hoist_plan_get_stats);
   }
   // kNot also if the model has no such group.
   Planned kind(uint32_t group) const {
@@ -95,17 +84,13 @@ class Plan {
   }
   // A planned group's tensor, with its address in every stage.
   Result<TensorView> tensor(uint32_t group, uint32_t index) const {
-    return internal::TakeTensor(hoist_plan_tensor, handle_.get(), group, index);
+    return TakeTensor(hoist_plan_tensor, group, index);
   }
   // NotFound: the group has no such tensor.
   Result<TensorView> tensor(uint32_t group, const std::string& name) const {
-    return internal::TakeTensor(hoist_plan_find_tensor, handle_.get(), group,
-                                name.c_str());
+    return TakeTensor(hoist_plan_find_tensor, group, name.c_str());
   }
   hoist_plan* get() const { return handle_.get(); }  // For the C API.
-
- private:
-  internal::Owned<hoist_plan> handle_;
 };
 
 // Of Session::SetPlan.

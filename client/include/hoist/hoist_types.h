@@ -216,44 +216,10 @@ Result<Kind> Take(Function function, const Given&... given) {
   return Kind(out);
 }
 
-// The struct that a call fills, if it can.
-template <typename Struct, typename Function, typename... Given>
-Struct Filled(Function function, const Given&... given) {
-  auto value = Sized<Struct>();
-  function(given..., &value, nullptr);
-  return value;
-}
-
 // For the C API; 0 for a time below 0.
 inline uint64_t Count(std::chrono::milliseconds time) {
   return time.count() < 0 ? 0 : static_cast<uint64_t>(time.count());
 }
-
-struct Free {
-  void operator()(hoist_session* session) const { hoist_session_free(session); }
-  void operator()(hoist_model* model) const { hoist_model_free(model); }
-  void operator()(hoist_lease* lease) const { hoist_lease_free(lease); }
-  void operator()(hoist_fetch* fetch) const { hoist_fetch_free(fetch); }
-  void operator()(hoist_plan* plan) const { hoist_plan_free(plan); }
-  void operator()(hoist_arena* arena) const { hoist_arena_close(arena); }
-  void operator()(hoist_attachment* attachment) const {
-    hoist_attachment_free(attachment);
-  }
-  void operator()(hoist_fixed_mapping* mapping) const {
-    hoist_fixed_mapping_free(mapping);
-  }
-  void operator()(hoist_copy_permit* permit) const {
-    hoist_copy_permit_free(permit);
-  }
-  void operator()(hoist_in_place* in_place) const {
-    hoist_in_place_free(in_place);
-  }
-  void operator()(hoist_host_image* image) const {
-    hoist_host_image_free(image);
-  }
-};
-template <typename Handle>
-using Owned = std::unique_ptr<Handle, Free>;
 
 }  // namespace internal
 
@@ -302,14 +268,43 @@ class TensorView {
 
 namespace internal {
 
-// The tensor that a call describes.
-template <typename Function, typename... Given>
-Result<TensorView> TakeTensor(Function function, const Given&... given) {
-  auto info = Sized<hoist_tensor_info>();
-  Status found = Call(function, given..., &info);
-  if (!found.ok()) return found;
-  return TensorView(info);
-}
+// Owns a handle of the C API, which kFree ends, and makes calls with it.
+template <typename Of, void (*kFree)(Of*)>
+class Handle {
+ protected:
+  explicit Handle(Of* handle) : handle_(handle) {}
+
+  template <typename Function, typename... Given>
+  Status Call(Function function, const Given&... given) const {
+    return internal::Call(function, handle_.get(), given...);
+  }
+  template <typename Kind, typename Out = Kind, typename Function,
+            typename... Given>
+  Result<Kind> Take(Function function, const Given&... given) const {
+    return internal::Take<Kind, Out>(function, handle_.get(), given...);
+  }
+  // The struct that the call fills, if it can.
+  template <typename Struct, typename Function, typename... Given>
+  Struct Filled(Function function, const Given&... given) const {
+    auto value = Sized<Struct>();
+    function(handle_.get(), given..., &value, nullptr);
+    return value;
+  }
+  // The tensor that the call describes.
+  template <typename Function, typename... Given>
+  Result<TensorView> TakeTensor(Function function,
+                                const Given&... given) const {
+    auto info = Sized<hoist_tensor_info>();
+    Status found = Call(function, given..., &info);
+    if (!found.ok()) return found;
+    return TensorView(info);
+  }
+
+  struct Free {
+    void operator()(Of* handle) const { kFree(handle); }
+  };
+  std::unique_ptr<Of, Free> handle_;
+};
 
 }  // namespace internal
 
