@@ -3,29 +3,18 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
+#include "daemon/base/machine_files.h"
 
 namespace hoistd {
 namespace {
 
-// "": the file cannot be read.
-std::string Text(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return std::string(absl::StripAsciiWhitespace(text.str()));
-}
-
 uint32_t Number(const std::string& path) {
   uint32_t number = 0;
-  return absl::SimpleAtoi(Text(path), &number) ? number : 0;
+  return absl::SimpleAtoi(ReadKernelFile(path), &number) ? number : 0;
 }
 
 // Finds the first word of digits and dots: "NVRM version: NVIDIA UNIX x86_64
@@ -39,24 +28,6 @@ std::string DriverVersion(const std::string& text) {
   return "";
 }
 
-std::vector<PciLink> Gpus(const std::string& root) {
-  constexpr char kNvidia[] = "0x10de";
-  constexpr char kDisplay[] = "0x03";  // A class's first byte.
-  std::vector<PciLink> gpus;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(
-           root + "/sys/bus/pci/devices", error)) {
-    const std::string path = entry.path().string();
-    if (Text(path + "/vendor") != kNvidia) continue;
-    if (!Text(path + "/class").starts_with(kDisplay)) continue;
-    gpus.push_back({entry.path().filename().string(),
-                    Number(path + "/current_link_width"),
-                    Number(path + "/max_link_width")});
-  }
-  std::ranges::sort(gpus, {}, &PciLink::address);
-  return gpus;
-}
-
 uint64_t LimitOf(int resource) {
   rlimit limit;
   if (getrlimit(resource, &limit) != 0) return Machine::kUnlimited;
@@ -64,32 +35,21 @@ uint64_t LimitOf(int resource) {
                                          : uint64_t{limit.rlim_cur};
 }
 
-// "0-1,3" gives three.
-uint32_t CountOfList(const std::string& text) {
-  uint32_t count = 0;
-  for (const absl::string_view part :
-       absl::StrSplit(text, ',', absl::SkipEmpty())) {
-    const std::vector<absl::string_view> ends = absl::StrSplit(part, '-');
-    uint32_t from = 0, to = 0;
-    if (!absl::SimpleAtoi(ends.front(), &from) ||
-        !absl::SimpleAtoi(ends.back(), &to) || to < from) {
-      return 0;
-    }
-    count += to - from + 1;
-  }
-  return count;
-}
-
 }  // namespace
 
 Machine ReadMachine(const std::string& root) {
   Machine machine;
-  machine.driver = DriverVersion(Text(root + "/proc/driver/nvidia/version"));
-  machine.gpus = Gpus(root);
+  machine.driver =
+      DriverVersion(ReadKernelFile(root + "/proc/driver/nvidia/version"));
+  for (const std::string& gpu : NvidiaGpus(root)) {
+    machine.gpus.push_back({gpu.substr(gpu.rfind('/') + 1),
+                            Number(gpu + "/current_link_width"),
+                            Number(gpu + "/max_link_width")});
+  }
   machine.memlock_bytes = LimitOf(RLIMIT_MEMLOCK);
   machine.descriptors = LimitOf(RLIMIT_NOFILE);
-  machine.memory_nodes = std::max<uint32_t>(
-      CountOfList(Text(root + "/sys/devices/system/node/has_memory")), 1);
+  machine.memory_nodes =
+      std::max<uint32_t>(static_cast<uint32_t>(MemoryNodes(root).size()), 1);
   return machine;
 }
 

@@ -1,8 +1,6 @@
 #include "daemon/host/host_limits.h"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -10,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "daemon/base/machine_files.h"
 
 namespace hoistd {
 namespace {
@@ -20,12 +19,6 @@ constexpr uint64_t kUnknownBytes = 4096 * kMiB;
 // cgroup v1 has no "no limit" value: it shows the largest number of pages.
 constexpr uint64_t kNoLimit = uint64_t{1} << 60;
 
-std::optional<std::string> ReadFile(const std::string& path) {
-  std::ifstream in(path);
-  if (!in) return std::nullopt;
-  return std::string(std::istreambuf_iterator<char>(in), {});
-}
-
 std::optional<uint64_t> Least(std::optional<uint64_t> a,
                               std::optional<uint64_t> b) {
   if (!a) return b;
@@ -33,10 +26,9 @@ std::optional<uint64_t> Least(std::optional<uint64_t> a,
 }
 
 std::optional<uint64_t> ReadLimit(const std::string& file) {
-  const std::optional<std::string> text = ReadFile(file);
   uint64_t bytes = 0;
   // "max" is not a number, and so no limit.
-  if (!text || !absl::SimpleAtoi(*text, &bytes) || bytes >= kNoLimit) {
+  if (!absl::SimpleAtoi(ReadKernelFile(file), &bytes) || bytes >= kNoLimit) {
     return std::nullopt;
   }
   return bytes;
@@ -45,7 +37,7 @@ std::optional<uint64_t> ReadLimit(const std::string& file) {
 // The value in line "NAME VALUE" or "NAME: VALUE kB"; in bytes.
 std::optional<uint64_t> ReadLine(const std::string& file,
                                  absl::string_view name) {
-  const std::string text = ReadFile(file).value_or("");
+  const std::string text = ReadKernelFile(file);
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
     uint64_t value = 0;
     if (!absl::ConsumePrefix(&line, name)) continue;
@@ -95,19 +87,13 @@ std::string TooMuch(const HostMemory& memory, absl::string_view what) {
                       "; lower ", what);
 }
 
-}  // namespace
-
-namespace {
-
 // Over this process's groups of both versions.
 std::optional<uint64_t> LeastOfGroups(const std::string& root, FolderFn v2,
                                       FolderFn v1) {
-  const std::optional<std::string> groups =
-      ReadFile(absl::StrCat(root, "/proc/self/cgroup"));
-  if (!groups) return std::nullopt;
+  const std::string groups = ReadKernelFile(root + "/proc/self/cgroup");
   const std::string base = absl::StrCat(root, "/sys/fs/cgroup");
   std::optional<uint64_t> least;
-  for (const absl::string_view line : absl::StrSplit(*groups, '\n')) {
+  for (const absl::string_view line : absl::StrSplit(groups, '\n')) {
     // "0::/system.slice/hoistd.service" or "5:cpu,memory:/docker/1f2e".
     const std::vector<absl::string_view> fields =
         absl::StrSplit(line, absl::MaxSplits(':', 2));

@@ -4,15 +4,10 @@
 
 #include <cstddef>
 #include <span>
-#include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 
 namespace hoistd {
-
-// "0-1,3" gives 0, 1 and 3; empty: not such a list.
-std::vector<int> ParseNodeList(const std::string& text);
 
 // Interleaves pages not yet allocated over all NUMA nodes with memory. The pool
 // serves all devices, and the channels of one node would be the bottleneck of

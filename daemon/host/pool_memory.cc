@@ -9,14 +9,13 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <fstream>
-#include <sstream>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "daemon/base/machine_files.h"
 #include "daemon/base/start_thread.h"
 #include "daemon/base/status.h"
 #include "daemon/host/numa.h"
@@ -32,17 +31,9 @@ constexpr uint64_t kHugePage = uint64_t{2} << 20;
 // Of one thread at a time.
 constexpr uint64_t kAllocateStep = uint64_t{64} << 20;
 
-// "": the file cannot be read.
-std::string Text(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
 uint64_t Pages(const std::string& path) {
   uint64_t pages = 0;
-  return absl::SimpleAtoi(Text(path), &pages) ? pages : 0;
+  return absl::SimpleAtoi(ReadKernelFile(path), &pages) ? pages : 0;
 }
 
 std::string InBrackets(const std::string& text) {
@@ -83,11 +74,11 @@ HugePages ReadHugePages(const std::string& root) {
   const std::string mm = root + "/sys/kernel/mm/";
   HugePages offered;
   // From Linux 6.12 on, each size has its own choice.
-  offered.shared_memory = InBrackets(
-      Text(mm + "transparent_hugepage/hugepages-2048kB/shmem_enabled"));
+  offered.shared_memory = InBrackets(ReadKernelFile(
+      mm + "transparent_hugepage/hugepages-2048kB/shmem_enabled"));
   if (offered.shared_memory.empty() || offered.shared_memory == "inherit") {
     offered.shared_memory =
-        InBrackets(Text(mm + "transparent_hugepage/shmem_enabled"));
+        InBrackets(ReadKernelFile(mm + "transparent_hugepage/shmem_enabled"));
   }
   const std::string reserved = mm + "hugepages/hugepages-2048kB/";
   offered.reserved_bytes = kHugePage * Pages(reserved + "nr_hugepages");

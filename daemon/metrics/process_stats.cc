@@ -1,7 +1,6 @@
 #include "daemon/metrics/process_stats.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -14,18 +13,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "hoist/shared/unique_fd.h"
+#include "daemon/base/machine_files.h"
 
 namespace hoistd {
 namespace {
-
-std::string ReadSmall(const char* path) {
-  char buffer[4096];
-  const hoist::UniqueFd fd(open(path, O_RDONLY | O_CLOEXEC));
-  const ssize_t bytes =
-      fd.valid() ? read(fd.get(), buffer, sizeof(buffer)) : -1;
-  return bytes > 0 ? std::string(buffer, static_cast<size_t>(bytes)) : "";
-}
 
 double SecondsOf(clockid_t clock) {
   timespec time = {};
@@ -58,7 +49,7 @@ ProcessStats ReadProcessStats() {
   rlimit limit;
   if (getrlimit(RLIMIT_NOFILE, &limit) == 0) stats.max_fds = limit.rlim_cur;
   // After the name, which may have any bytes: proc(5), from field 3 on.
-  const std::string text = ReadSmall("/proc/self/stat");
+  const std::string text = ReadKernelFile("/proc/self/stat");
   const size_t name_ends = text.rfind(") ");
   if (name_ends == std::string::npos) return stats;
   const std::vector<absl::string_view> fields =

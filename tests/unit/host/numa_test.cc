@@ -7,22 +7,6 @@
 
 namespace hoistd::numa_test {
 
-using ::testing::ElementsAre;
-using ::testing::IsEmpty;
-
-TEST(Numa, NodeListsAreReadAsTheKernelWritesThem) {
-  EXPECT_THAT(ParseNodeList("0\n"), ElementsAre(0));
-  EXPECT_THAT(ParseNodeList("0-1"), ElementsAre(0, 1));
-  EXPECT_THAT(ParseNodeList("0-1,4,6-7\n"), ElementsAre(0, 1, 4, 6, 7));
-}
-
-TEST(Numa, WhatIsNoNodeListIsEmpty) {
-  for (const char* text :
-       {"", "\n", "a", "1-", "-1", "2-1", "0-5000", "1-2-3", "0,,1", "0x1"}) {
-    EXPECT_THAT(ParseNodeList(text), IsEmpty()) << text;
-  }
-}
-
 TEST(Numa, SpreadingWorksOnThisHost) {
   std::vector<std::byte> memory(1 << 20);
   const auto start =
