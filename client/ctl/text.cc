@@ -17,25 +17,6 @@ std::string HexByte(unsigned char byte) {
 
 }  // namespace
 
-std::string HumanBytes(uint64_t bytes) {
-  static constexpr const char* kUnits[] = {"B",   "KiB", "MiB",
-                                           "GiB", "TiB", "PiB"};
-  char text[32];
-  if (bytes < 1024) {
-    std::snprintf(text, sizeof(text), "%d B", static_cast<int>(bytes));
-    return text;
-  }
-  auto value = static_cast<double>(bytes);
-  size_t unit = 0;
-  // What would be written as "1024.0" belongs to the next unit.
-  while (value >= 1023.95 && unit + 1 < std::size(kUnits)) {
-    value /= 1024;
-    ++unit;
-  }
-  std::snprintf(text, sizeof(text), "%.1f %s", value, kUnits[unit]);
-  return text;
-}
-
 std::string CapText(uint64_t max_bytes_per_second) {
   if (max_bytes_per_second == 0) return "no cap";
   return "at most " + HumanBytes(max_bytes_per_second) + "/s";

@@ -6,12 +6,11 @@
 #include <string>
 #include <string_view>
 
+#include "hoist/shared/size_text.h"
 #include "hoist/v1/types.pb.h"
 
 namespace hoist::ctl {
 
-// "1.4 GiB", "512 B".
-std::string HumanBytes(uint64_t bytes);
 // "350 ms", "12 s", "3 min 5 s", "2 h 10 min", "3 d 4 h".
 std::string HumanTime(uint64_t ms);
 // "no cap", "at most 10.0 GiB/s".

@@ -7,6 +7,7 @@
 #include "daemon/convert/types_convert.h"
 #include "hoist/shared/dtype.h"
 #include "hoist/shared/image_layout.h"
+#include "hoist/shared/printable.h"
 
 namespace hoistd {
 namespace {
@@ -18,25 +19,11 @@ absl::Status Invalid(absl::string_view what, absl::string_view why) {
 // True: `text` is well-formed UTF-8. Protobuf C++ checks this in its parser;
 // this check is for other callers, and cheap.
 bool IsUtf8(absl::string_view text) {
-  size_t i = 0;
-  while (i < text.size()) {
-    const auto lead = static_cast<unsigned char>(text[i]);
-    const int more = lead < 0x80           ? 0
-                     : (lead >> 5) == 0x06 ? 1
-                     : (lead >> 4) == 0x0e ? 2
-                     : (lead >> 3) == 0x1e ? 3
-                                           : -1;
-    if (more < 0 || i + more >= text.size()) return false;
-    uint32_t point = more == 0 ? lead : lead & (0x3fu >> more);
-    for (int k = 1; k <= more; ++k) {
-      const auto next = static_cast<unsigned char>(text[i + k]);
-      if ((next & 0xc0) != 0x80) return false;
-      point = (point << 6) | (next & 0x3f);
-    }
-    constexpr uint32_t kSmallest[] = {0, 0x80, 0x800, 0x10000};
-    if (point < kSmallest[more] || point > 0x10ffff) return false;
-    if (point >= 0xd800 && point <= 0xdfff) return false;
-    i += more + 1;
+  while (!text.empty()) {
+    const size_t bytes =
+        hoist::FirstCodePoint({text.data(), text.size()}).bytes;
+    if (bytes == 0) return false;
+    text.remove_prefix(bytes);
   }
   return true;
 }

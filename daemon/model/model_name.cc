@@ -8,33 +8,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "daemon/base/status.h"
+#include "hoist/shared/printable.h"
 
 namespace hoistd {
 namespace {
 
 constexpr char kOfSession = '@';
 
-// The code point at `*at`, which moves on; -1 where it is not UTF-8.
-int32_t NextPoint(absl::string_view text, size_t* at) {
-  const auto lead = static_cast<unsigned char>(text[(*at)++]);
-  if (lead < 0x80) return lead;
-  const int more = (lead >> 5) == 0x06   ? 1
-                   : (lead >> 4) == 0x0e ? 2
-                   : (lead >> 3) == 0x1e ? 3
-                                         : 0;
-  if (more == 0 || text.size() - *at < static_cast<size_t>(more)) return -1;
-  int32_t point = lead & (0x3f >> more);
-  for (int i = 0; i < more; ++i) {
-    const auto next = static_cast<unsigned char>(text[(*at)++]);
-    if ((next & 0xc0) != 0x80) return -1;
-    point = (point << 6) | (next & 0x3f);
-  }
-  constexpr int32_t kSmallest[] = {0, 0x80, 0x800, 0x10000};
-  const bool surrogate = point >= 0xd800 && point <= 0xdfff;
-  return point < kSmallest[more] || point > 0x10ffff || surrogate ? -1 : point;
-}
-
-bool IsControl(int32_t point) {
+bool IsControl(uint32_t point) {
   return point < 0x20 || (point >= 0x7f && point < 0xa0);
 }
 
@@ -46,8 +27,10 @@ absl::Status ValidateText(absl::string_view what, absl::string_view name,
                      longest, " are allowed"));
   }
   for (size_t at = 0; at < name.size();) {
-    const int32_t point = NextPoint(name, &at);
-    if (point < 0) {
+    const auto [point, bytes] =
+        hoist::FirstCodePoint({name.data() + at, name.size() - at});
+    at += bytes;
+    if (bytes == 0) {
       return absl::InvalidArgumentError(
           absl::StrCat(what, "'s name is not valid UTF-8"));
     }
@@ -144,14 +127,16 @@ std::string ToString(const OwnedName& model) {
 
 std::string EscapeControl(absl::string_view name) {
   std::string out;
-  for (size_t at = 0; at < name.size();) {
-    const size_t begin = at;
-    const int32_t point = NextPoint(name, &at);
-    if (point >= 0 && !IsControl(point)) {
-      absl::StrAppend(&out, name.substr(begin, at - begin));
+  while (!name.empty()) {
+    const auto [point, bytes] =
+        hoist::FirstCodePoint({name.data(), name.size()});
+    const absl::string_view first = name.substr(0, std::max<size_t>(bytes, 1));
+    name.remove_prefix(first.size());
+    if (bytes > 0 && !IsControl(point)) {
+      absl::StrAppend(&out, first);
       continue;
     }
-    for (const char c : name.substr(begin, at - begin)) {
+    for (const char c : first) {
       absl::StrAppendFormat(&out, "\\x%02x", static_cast<unsigned char>(c));
     }
   }

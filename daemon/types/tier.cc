@@ -1,7 +1,7 @@
 #include "daemon/types/tier.h"
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
+#include "hoist/shared/size_text.h"
 
 namespace hoistd {
 
@@ -19,16 +19,6 @@ std::string ToString(TierAt at) {
   return "?";
 }
 
-std::string HumanBytes(uint64_t bytes) {
-  static constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB"};
-  if (bytes < 1024) return absl::StrCat(bytes, " B");
-  double value = static_cast<double>(bytes) / 1024;
-  int unit = 0;
-  while (value >= 1024 && unit < 3) {
-    value /= 1024;
-    ++unit;
-  }
-  return absl::StrFormat("%.1f %s", value, kUnits[unit]);
-}
+std::string HumanBytes(uint64_t bytes) { return hoist::HumanBytes(bytes); }
 
 }  // namespace hoistd

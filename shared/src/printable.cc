@@ -7,13 +7,13 @@
 namespace hoist {
 namespace {
 
-struct CodePoints {
+struct Range {
   uint32_t first, last;
 };
 
 // Of Unicode 15 the categories Cc, Cf, Zl, Zp, Cs and Co, and noncharacters, in
 // order.
-constexpr CodePoints kNotShown[] = {
+constexpr Range kNotShown[] = {
     {0x0, 0x1F},         {0x7F, 0x9F},       {0xAD, 0xAD},
     {0x600, 0x605},      {0x61C, 0x61C},     {0x6DD, 0x6DD},
     {0x70F, 0x70F},      {0x890, 0x891},     {0x8E2, 0x8E2},
@@ -33,30 +33,36 @@ constexpr CodePoints kNotShown[] = {
 bool IsShown(uint32_t code_point) {
   const auto range = std::lower_bound(
       std::begin(kNotShown), std::end(kNotShown), code_point,
-      [](const CodePoints& of, uint32_t value) { return of.last < value; });
+      [](const Range& of, uint32_t value) { return of.last < value; });
   return range == std::end(kNotShown) || code_point < range->first;
 }
 
 }  // namespace
 
-size_t PrintableLength(std::string_view text) {
+CodePoint FirstCodePoint(std::string_view text) {
   const auto lead = static_cast<unsigned char>(text[0]);
-  if (lead < 0x80) return IsShown(lead) ? 1 : 0;
+  if (lead < 0x80) return {lead, 1};
   const size_t length = (lead >> 5) == 0x06   ? 2
                         : (lead >> 4) == 0x0e ? 3
                         : (lead >> 3) == 0x1e ? 4
                                               : 0;
-  if (length == 0 || length > text.size()) return 0;
-  uint32_t code_point = lead & (0x7fu >> length);
+  if (length == 0 || length > text.size()) return {};
+  uint32_t point = lead & (0x7fu >> length);
   for (size_t i = 1; i < length; ++i) {
     const auto next = static_cast<unsigned char>(text[i]);
-    if ((next & 0xc0) != 0x80) return 0;
-    code_point = code_point << 6 | (next & 0x3f);
+    if ((next & 0xc0) != 0x80) return {};
+    point = point << 6 | (next & 0x3f);
   }
-  // The shortest form alone: another could hide any of those.
+  // The shortest form alone: another could hide a character that is refused.
   constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
-  if (code_point < kLeast[length] || code_point > 0x10ffff) return 0;
-  return IsShown(code_point) ? length : 0;
+  const bool surrogate = point >= 0xd800 && point <= 0xdfff;
+  if (point < kLeast[length] || point > 0x10ffff || surrogate) return {};
+  return {point, length};
+}
+
+size_t PrintableLength(std::string_view text) {
+  const CodePoint first = FirstCodePoint(text);
+  return IsShown(first.value) ? first.bytes : 0;
 }
 
 }  // namespace hoist

@@ -1,6 +1,8 @@
 #include "hoist/shared/size_text.h"
 
 #include <charconv>
+#include <cstdio>
+#include <iterator>
 #include <limits>
 
 namespace hoist {
@@ -111,6 +113,24 @@ std::string SizeText(uint64_t bytes) { return InUnits(bytes); }
 std::string RateText(uint64_t bytes_per_second) {
   if (bytes_per_second == 0) return "0";
   return InUnits(bytes_per_second) + "/s";
+}
+
+std::string HumanBytes(uint64_t bytes) {
+  constexpr const char* kNames[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  char text[32];
+  if (bytes < 1024) {
+    std::snprintf(text, sizeof(text), "%d B", static_cast<int>(bytes));
+    return text;
+  }
+  auto value = static_cast<double>(bytes);
+  size_t unit = 0;
+  // What would be written as "1024.0" belongs to the next unit.
+  while (value >= 1023.95 && unit + 1 < std::size(kNames)) {
+    value /= 1024;
+    ++unit;
+  }
+  std::snprintf(text, sizeof(text), "%.1f %s", value, kNames[unit]);
+  return text;
 }
 
 }  // namespace hoist

@@ -138,7 +138,7 @@ TEST(HumanBytes, ReadsAsPeopleWriteIt) {
   EXPECT_EQ(HumanBytes(512), "512 B");
   EXPECT_EQ(HumanBytes(1536), "1.5 KiB");
   EXPECT_EQ(HumanBytes(uint64_t{3} << 30), "3.0 GiB");
-  EXPECT_EQ(HumanBytes(uint64_t{5000} << 40), "5000.0 TiB");
+  EXPECT_EQ(HumanBytes(uint64_t{5000} << 40), "4.9 PiB");
 }
 
 TEST(TierAt, IsNamedAsAdminsWriteIt) {

@@ -23,6 +23,9 @@ std::optional<uint64_t> ParseRate(std::string_view text);
 std::string SizeText(uint64_t bytes);
 std::string RateText(uint64_t bytes_per_second);
 
+// For people: "1.4 GiB", "512 B".
+std::string HumanBytes(uint64_t bytes);
+
 }  // namespace hoist
 
 #endif  // HOIST_SHARED_SIZE_TEXT_H_
