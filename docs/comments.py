@@ -207,7 +207,8 @@ class Filter:
         if self.directive or re.match(r"\s*#", line):
             self.directive = line.endswith("\\")
             return
-        self.calls += re.findall(r"\b(hoist_\w+)\(", line)
+        # hoist.h also hands their names on: Call(hoist_plan_check).
+        self.calls += re.findall(r"\b(hoist_\w+)[(,)]", line)
         text = line if 'extern "C"' in line else re.sub(QUOTED, "0", line)
         for mark in re.findall(r"[^{}();]+|.", text + " "):
             if mark == "{":
