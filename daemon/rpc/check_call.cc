@@ -30,19 +30,9 @@ std::shared_ptr<CheckCall> CheckCall::Start(std::shared_ptr<CallEnv> env,
 }
 
 void CheckCall::Report(const CheckProgress& progress) {
-  {
-    absl::MutexLock lock(&mu_);
-    latest_.emplace();
-    CheckProgressToProto(progress, &*latest_);
-  }
-  Wake();
-}
-
-bool CheckCall::Next(hoist::v1::CheckProgress* message) {
-  if (!latest_.has_value()) return false;
-  *message = *std::move(latest_);
-  latest_.reset();
-  return true;
+  hoist::v1::CheckProgress message;
+  CheckProgressToProto(progress, &message);
+  Put(std::move(message));
 }
 
 }  // namespace hoistd

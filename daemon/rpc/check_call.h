@@ -2,7 +2,6 @@
 #define HOIST_DAEMON_RPC_CHECK_CALL_H_
 
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "daemon/rpc/call_env.h"
@@ -13,7 +12,7 @@ namespace hoistd {
 
 // Admin.Check: streams progress and findings. A slow reader skips to the newest
 // progress. The check continues if the caller leaves.
-class CheckCall final : public StreamCall<hoist::v1::CheckProgress> {
+class CheckCall final : public LatestCall<hoist::v1::CheckProgress> {
  public:
   static std::shared_ptr<CheckCall> Start(std::shared_ptr<CallEnv> env,
                                           absl::StatusOr<AdminAct> act,
@@ -23,12 +22,6 @@ class CheckCall final : public StreamCall<hoist::v1::CheckProgress> {
   CheckCall() = default;
 
   void Report(const CheckProgress& progress) ABSL_LOCKS_EXCLUDED(mu_);
-
-  bool Next(hoist::v1::CheckProgress* message) override
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void OnGone() override {}
-
-  std::optional<hoist::v1::CheckProgress> latest_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace hoistd

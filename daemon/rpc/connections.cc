@@ -51,16 +51,6 @@ void Refuse(int socket, absl::string_view why) {
       send(socket, frame.data(), frame.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
 }
 
-absl::Status AddToEpoll(int epoll, int fd, uint32_t events, uint64_t tag) {
-  epoll_event event = {};
-  event.events = events;
-  event.data.u64 = tag;
-  if (epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) != 0) {
-    return ErrnoToStatus(errno, "watch gRPC's connections");
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Connections>> Connections::Create(
@@ -68,30 +58,27 @@ absl::StatusOr<std::unique_ptr<Connections>> Connections::Create(
     std::optional<User> tenant) {
   HOIST_ASSIGN_OR_RETURN(Acceptor acceptor,
                          Acceptor::Create(std::move(socket)));
-  std::unique_ptr<Connections> made(
-      new Connections(std::move(acceptor), admin_group, limits, tenant));
+  HOIST_ASSIGN_OR_RETURN(Poller poller, Poller::Create());
+  std::unique_ptr<Connections> made(new Connections(
+      std::move(acceptor), std::move(poller), admin_group, limits, tenant));
   HOIST_RETURN_IF_ERROR(made->Prepare());
   return made;
 }
 
-Connections::Connections(Acceptor acceptor, std::optional<gid_t> admin_group,
-                         RpcLimits limits, std::optional<User> tenant)
+Connections::Connections(Acceptor acceptor, Poller poller,
+                         std::optional<gid_t> admin_group, RpcLimits limits,
+                         std::optional<User> tenant)
     : acceptor_(std::move(acceptor)),
+      poller_(std::move(poller)),
       admin_group_(admin_group),
       limits_(limits),
       tenant_(tenant) {}
 
 absl::Status Connections::Prepare() {
-  epoll_ = hoist::UniqueFd(epoll_create1(EPOLL_CLOEXEC));
   stop_ = hoist::UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!epoll_.valid() || !stop_.valid()) {
-    return ErrnoToStatus(errno, "watch gRPC's connections");
-  }
-  HOIST_RETURN_IF_ERROR(
-      AddToEpoll(epoll_.get(), stop_.get(), EPOLLIN, kStopEvent));
-  HOIST_RETURN_IF_ERROR(
-      AddToEpoll(epoll_.get(), acceptor_.fd(), EPOLLIN, kListenEvent));
-  return absl::OkStatus();
+  if (!stop_.valid()) return ErrnoToStatus(errno, "watch gRPC's connections");
+  HOIST_RETURN_IF_ERROR(poller_.Add(stop_.get(), EPOLLIN, kStopEvent));
+  return poller_.Add(acceptor_.fd(), EPOLLIN, kListenEvent);
 }
 
 absl::Status Connections::Start(HandOver hand_over) {
@@ -128,10 +115,8 @@ size_t Connections::count() const {
 
 void Connections::Run() {
   while (true) {
-    epoll_event events[32];
-    const int n = epoll_wait(epoll_.get(), events, 32, -1);
-    for (int i = 0; i < n; ++i) {
-      const uint64_t tag = events[i].data.u64;
+    for (const epoll_event& event : poller_.Wait(/*timeout_ms=*/-1)) {
+      const uint64_t tag = event.data.u64;
       if (tag == kStopEvent) return;
       if (tag == kListenEvent) {
         AcceptAll();
@@ -201,7 +186,7 @@ void Connections::Take(hoist::UniqueFd accepted) {
   }
   // Without EPOLLIN: gRPC reads the bytes. It shuts a connection down before it
   // closes its descriptor, so EPOLLRDHUP reports a close by either end.
-  if (!AddToEpoll(epoll_.get(), watched, EPOLLRDHUP, serial).ok()) {
+  if (!poller_.Add(watched, EPOLLRDHUP, serial).ok()) {
     Forget(serial);
     return;
   }

@@ -19,6 +19,7 @@
 #include "daemon/core/requests.h"
 #include "daemon/socket/acceptor.h"
 #include "daemon/socket/listening_socket.h"
+#include "daemon/socket/poller.h"
 #include "hoist/shared/unique_fd.h"
 
 namespace hoistd {
@@ -73,8 +74,9 @@ class Connections {
     uint64_t serial = 0;
   };
 
-  Connections(Acceptor acceptor, std::optional<gid_t> admin_group,
-              RpcLimits limits, std::optional<User> tenant);
+  Connections(Acceptor acceptor, Poller poller,
+              std::optional<gid_t> admin_group, RpcLimits limits,
+              std::optional<User> tenant);
   absl::Status Prepare();
   void Run();
   void AcceptAll();
@@ -86,11 +88,11 @@ class Connections {
   hoist::UniqueFd NextNumber(int fd);
 
   Acceptor acceptor_;  // Only the thread accepts.
+  Poller poller_;
   const std::optional<gid_t> admin_group_;
   const RpcLimits limits_;
   const std::optional<User> tenant_;  // The socket's owner.
   HandOver hand_over_;                // Only the thread calls it.
-  hoist::UniqueFd epoll_;
   hoist::UniqueFd stop_;
   uint64_t next_serial_ = 2;  // 0 and 1 are the stop and listening events.
   int next_number_ = 0;

@@ -85,14 +85,12 @@ void DrainCall::Saw(std::shared_ptr<DrainCall> self, const NodeView& view) {
   progress.set_drained(leases == 0 && !self->wish_.resume);
   if (said != self->last_ || said.empty()) {
     self->last_ = std::move(said);
-    absl::MutexLock lock(&self->mu_);
-    self->latest_ = progress;
+    self->Put(progress);
   }
   if (leases == 0 || self->wish_.resume) return self->End(absl::OkStatus());
   if (MonotonicClock().Now() >= self->until_) {
     return self->End(StillHeld(progress));
   }
-  self->Wake();
   LookLater(std::move(self));
 }
 
@@ -108,13 +106,6 @@ void DrainCall::LookLater(std::shared_ptr<DrainCall> self) {
         auto again = std::static_pointer_cast<DrainCall>(weak.lock());
         if (again != nullptr) Look(std::move(again));
       });
-}
-
-bool DrainCall::Next(pb::DrainProgress* message) {
-  if (!latest_.has_value()) return false;
-  *message = *std::move(latest_);
-  latest_.reset();
-  return true;
 }
 
 }  // namespace hoistd

@@ -2,7 +2,6 @@
 #define HOIST_DAEMON_RPC_DRAIN_CALL_H_
 
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "absl/time/time.h"
@@ -21,7 +20,7 @@ struct DrainWish {
 // Admin.Drain: closes the node to new work, then polls the leases every 100 ms.
 // Reports their holders whenever these have changed, until none is left. The
 // node stays closed when the deadline passes or the caller leaves.
-class DrainCall final : public StreamCall<hoist::v1::DrainProgress> {
+class DrainCall final : public LatestCall<hoist::v1::DrainProgress> {
  public:
   static std::shared_ptr<DrainCall> Start(std::shared_ptr<CallEnv> env,
                                           absl::StatusOr<AdminAct> act,
@@ -35,15 +34,10 @@ class DrainCall final : public StreamCall<hoist::v1::DrainProgress> {
   // Schedules the next poll, which does nothing if the call is over by then.
   static void LookLater(std::shared_ptr<DrainCall> self);
 
-  bool Next(hoist::v1::DrainProgress* message) override
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void OnGone() override {}
-
   const std::shared_ptr<CallEnv> env_;
   const DrainWish wish_;
   const absl::Time until_;
   std::string last_;  // The last report, serialized. One poll at a time.
-  std::optional<hoist::v1::DrainProgress> latest_ ABSL_GUARDED_BY(mu_);
   grpc::Alarm alarm_;
 };
 

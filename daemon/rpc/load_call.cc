@@ -55,18 +55,8 @@ void LoadCall::Finish(BroughtUp loaded) {
   pb::LoadProgress message;
   ProgressToProto(loaded.progress, &message);
   ModelToProto(*loaded.model, message.mutable_model());
-  {
-    absl::MutexLock lock(&mu_);
-    latest_ = std::move(message);
-  }
+  Put(std::move(message));
   End(absl::OkStatus());
-}
-
-bool LoadCall::Next(pb::LoadProgress* message) {
-  if (!latest_.has_value()) return false;
-  *message = *std::move(latest_);
-  latest_.reset();
-  return true;
 }
 
 }  // namespace hoistd

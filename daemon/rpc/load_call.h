@@ -16,7 +16,7 @@ namespace hoistd {
 // Admin.Load: opens, registers and loads a model, and streams its progress. A
 // slow reader skips to the newest progress. The load continues if the caller
 // leaves.
-class LoadCall final : public StreamCall<hoist::v1::LoadProgress> {
+class LoadCall final : public LatestCall<hoist::v1::LoadProgress> {
  public:
   // A wish that is an error refuses the call.
   static std::shared_ptr<LoadCall> Start(std::shared_ptr<CallEnv> env,
@@ -32,13 +32,8 @@ class LoadCall final : public StreamCall<hoist::v1::LoadProgress> {
   void Report(const LoadProgress& progress) ABSL_LOCKS_EXCLUDED(mu_);
   void Finish(BroughtUp loaded) ABSL_LOCKS_EXCLUDED(mu_);
 
-  bool Next(hoist::v1::LoadProgress* message) override
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void OnGone() override {}
-
   const std::shared_ptr<CallEnv> env_;
   const std::optional<AdminAct> act_;  // nullopt: refused.
-  std::optional<hoist::v1::LoadProgress> latest_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace hoistd

@@ -102,19 +102,8 @@ void StageCall::Granted(std::shared_ptr<StageCall> self, LeaseGrant grant,
     LeaseToProto(grant, response.mutable_lease());
     SlabsToProto(grant, response.mutable_lease());
     GroupToProto(*group, index, response.mutable_group());
-    {
-      absl::MutexLock lock(&self->mu_);
-      self->response_ = std::move(response);
-    }
-    self->Wake();
+    self->Put(std::move(response));
   });
-}
-
-bool StageCall::Next(pb::WorkerStageResponse* message) {
-  if (!response_.has_value()) return false;
-  *message = *std::move(response_);
-  response_.reset();
-  return true;
 }
 
 void StageCall::OnGone() {

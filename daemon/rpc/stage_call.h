@@ -2,7 +2,6 @@
 #define HOIST_DAEMON_RPC_STAGE_CALL_H_
 
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "absl/time/time.h"
@@ -21,7 +20,7 @@ struct StageWish {
 
 // Worker.Stage: holds a lease, in an engine session of its own, while the
 // stream is open. Any end of the stream closes the session and its lease.
-class StageCall final : public StreamCall<hoist::v1::WorkerStageResponse> {
+class StageCall final : public LatestCall<hoist::v1::WorkerStageResponse> {
  public:
   static std::shared_ptr<StageCall> Start(std::shared_ptr<CallEnv> env,
                                           Peer peer, StageWish wish);
@@ -39,14 +38,11 @@ class StageCall final : public StreamCall<hoist::v1::WorkerStageResponse> {
   static void Granted(std::shared_ptr<StageCall> self, LeaseGrant grant,
                       std::shared_ptr<const Group> group, GroupIndex index);
 
-  bool Next(hoist::v1::WorkerStageResponse* message) override
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnGone() override ABSL_LOCKS_EXCLUDED(mu_);
 
   const std::shared_ptr<CallEnv> env_;
   const StageWish wish_;
   CallSession session_ ABSL_GUARDED_BY(mu_);
-  std::optional<hoist::v1::WorkerStageResponse> response_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace hoistd

@@ -101,6 +101,31 @@ class StreamCall : public grpc::ServerWriteReactor<Message>,
   std::shared_ptr<StreamCall> self_;  // gRPC's share; only OnDone resets it.
 };
 
+// A stream whose newest message alone counts: it replaces one that was not sent
+// yet.
+template <typename Message>
+class LatestCall : public StreamCall<Message> {
+ protected:
+  void Put(Message message) ABSL_LOCKS_EXCLUDED(this->mu_) {
+    {
+      absl::MutexLock lock(&this->mu_);
+      latest_ = std::move(message);
+    }
+    this->Wake();
+  }
+  void OnGone() override {}
+
+  std::optional<Message> latest_ ABSL_GUARDED_BY(this->mu_);
+
+ private:
+  bool Next(Message* message) final ABSL_EXCLUSIVE_LOCKS_REQUIRED(this->mu_) {
+    if (!latest_.has_value()) return false;
+    *message = *std::move(latest_);
+    latest_.reset();
+    return true;
+  }
+};
+
 }  // namespace hoistd
 
 #endif  // HOIST_DAEMON_RPC_STREAM_CALL_H_
