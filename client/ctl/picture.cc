@@ -140,11 +140,17 @@ void PrintWithheld(
     const google::protobuf::RepeatedPtrField<v1::WithheldPool>& pools,
     std::ostream& out) {
   for (const v1::WithheldPool& pool : pools) {
-    out << TierName(v1::TIER_DEVICE, pool.device()) << ": other programs and "
-        << "device.headroom (" << HumanBytes(pool.headroom_bytes()) << ") have "
-        << HumanBytes(pool.bytes()) << " of the pool; it grows once "
-        << HumanBytes(pool.growth_bytes()) << " more have been free for "
-        << HumanTime(pool.growth_ms()) << '\n';
+    const std::string device = TierName(v1::TIER_DEVICE, pool.device());
+    const uint64_t others = pool.bytes() - pool.spared_bytes();
+    if (pool.spared_bytes() > 0) {
+      out << device << ": " << HumanBytes(pool.spared_bytes())
+          << " of the pool are left to workers that lack memory\n";
+    }
+    if (others == 0) continue;
+    out << device << ": other programs and device.headroom ("
+        << HumanBytes(pool.headroom_bytes()) << ") have " << HumanBytes(others)
+        << " of the pool; it grows once " << HumanBytes(pool.growth_bytes())
+        << " more have been free for " << HumanTime(pool.growth_ms()) << '\n';
   }
 }
 

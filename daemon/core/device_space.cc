@@ -432,10 +432,6 @@ void DeviceSpace::GiveBack(const Want& want, Segment& segment,
   }
 }
 
-void DeviceSpace::SetCapacity(PoolSize size) {
-  bounds_.SetCapacity({RoundDown(size.bytes, granularity_), size.headroom});
-}
-
 void DeviceSpace::Free(uint64_t offset) {
   if (apart_.Holds(offset)) return apart_.Free(offset);
   uint64_t base = 0;

@@ -177,7 +177,7 @@ class DeviceSpace {
   // Others may have freed device memory: requests slabs again.
   void RetrySlabs() { bounds_.Retry(); }
   // Slabs may take so many bytes from now on. Gives nothing back: see `over`.
-  void SetCapacity(PoolSize size);
+  void SetCapacity(PoolSize size) { bounds_.SetCapacity(size, granularity_); }
 
   // The slabs that [offset, offset + bytes) lies in. They have been made.
   std::vector<SlabSpec> SlabsOf(uint64_t offset, uint64_t bytes) const;

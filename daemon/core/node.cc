@@ -74,6 +74,7 @@ void Node::CloseSession(SessionId id, absl::Time now, Effects& effects) {
   const size_t plans = tenure_.plans().LiveOf(id).size();
   std::ranges::move(tenure_.EndPlansOf(id), std::back_inserter(effects.ended));
   const size_t arenas = arenas_.CloseAllOf(id, effects);
+  tenure_.headroom().Leave(id);
   tenure_.orders().ForgetSession(id);
   if (session->args.socket != nullptr) persisted_.Add(PersistedSession{id, {}});
   tenure_.sessions().Close(id);
@@ -158,8 +159,7 @@ void Node::Resize(TierAt at, PoolSize size, absl::Time now, Effects& effects) {
   if (at.tier == Tier::kHost) {
     if (!supply_.GrowHost(size.bytes, now, effects)) return;
   } else {
-    space_.device(at.device).SetCapacity(size);
-    space_.Changed();
+    tenure_.headroom().Resize(at.device, size);
   }
   Tick(now, effects);
 }

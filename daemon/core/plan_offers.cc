@@ -274,10 +274,16 @@ absl::Status PlanOffers::Fits(const PlanRequest& asked,
 
 // Why the device's capacity is below its pool.
 std::string PlanOffers::Withheld(DeviceIndex device) const {
-  const uint64_t bytes = space_.device(device).bounds().withheld();
-  if (bytes == 0) return "";
-  return absl::StrCat("; other programs have ", HumanBytes(bytes),
-                      " of device.pool, or device.headroom does");
+  const PoolBounds& bounds = space_.device(device).bounds();
+  const uint64_t spared = bounds.spared();
+  const uint64_t others = bounds.withheld() - spared;
+  return absl::StrCat(
+      others == 0 ? ""
+                  : absl::StrCat("; other programs have ", HumanBytes(others),
+                                 " of device.pool, or device.headroom does"),
+      spared == 0 ? ""
+                  : absl::StrCat("; ", HumanBytes(spared),
+                                 " are left to workers that lack memory"));
 }
 
 absl::StatusOr<PlanGrant> PlanOffers::Check(const PlanRequest& asked) const {

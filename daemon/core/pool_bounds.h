@@ -14,6 +14,7 @@ namespace hoistd {
 struct PoolSize {
   uint64_t bytes = 0;
   uint64_t headroom = 0;  // Of a device: left free beside the pool.
+  uint64_t spared = 0;    // Of a device: left to sessions that lack memory.
 };
 
 // Threads: one at a time.
@@ -25,9 +26,10 @@ class PoolBounds {
   // The first capacity, which later ones do not exceed.
   uint64_t most() const { return most_; }
   uint64_t capacity() const { return capacity_; }
-  // Other programs have so much of the first capacity, or the headroom does.
+  // Others have so much of the first capacity, or the headroom does.
   uint64_t withheld() const { return most_ - capacity_; }
   uint64_t headroom() const { return headroom_; }
+  uint64_t spared() const { return spared_; }  // Of what is withheld.
   uint64_t taken() const { return taken_; }
   // To be taken. 0 after Refuse, until Retry or SetCapacity.
   uint64_t left() const { return usable_ - std::min(usable_, taken_); }
@@ -38,9 +40,12 @@ class PoolBounds {
 
   void Take(uint64_t bytes) { taken_ += bytes; }
   void Return(uint64_t bytes) { taken_ -= bytes; }
-  void SetCapacity(PoolSize size) {
-    capacity_ = std::min(size.bytes, most_);
+  // Rounds down to whole `granularity`.
+  void SetCapacity(PoolSize size, uint64_t granularity) {
+    const uint64_t bytes = std::min(size.bytes, most_);
+    capacity_ = bytes - bytes % granularity;
     headroom_ = size.headroom;
+    spared_ = std::min(size.spared, withheld());
     Retry();
   }
   void Refuse(absl::Status why) {
@@ -56,6 +61,7 @@ class PoolBounds {
   const uint64_t most_;
   uint64_t capacity_;
   uint64_t headroom_ = 0;
+  uint64_t spared_ = 0;
   uint64_t usable_;  // The part of it that the device seems to have.
   uint64_t taken_ = 0;
   absl::Status refused_;

@@ -228,6 +228,15 @@ struct LeaseGrant {
   std::vector<SlabUse> new_slabs;  // New to this session.
 };
 
+// The device's pool leaves memory to the session; see Headroom::Spare.
+struct SpareArgs {
+  using Result = void;
+
+  DeviceIndex device;
+  uint64_t bytes = 0;
+  absl::Duration deadline;  // To wait for others to give way.
+};
+
 // Leases memory that the session writes to; see Arenas::Open. Its slabs'
 // descriptors are borrowed, as a lease's are. Unimplemented: the node has no
 // such memory.
@@ -370,7 +379,7 @@ using SessionRequest =
                  FindContentArgs, ForgetModelArgs, StageArgs, ReadImageArgs,
                  PrefetchArgs, ReleaseArgs, HeatArgs, SetOrderArgs,
                  SlabsClosedArgs, SetPlanArgs, ClearPlanArgs, ArenaArgs,
-                 CloseArenaArgs, OpenPermitArgs, ClosePermitArgs>;
+                 CloseArenaArgs, OpenPermitArgs, ClosePermitArgs, SpareArgs>;
 
 // A model at a moment: publishing adds groups under the same id.
 struct Model {

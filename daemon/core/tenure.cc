@@ -40,7 +40,7 @@ Tenure::Tenure(const NodeOptions& options,
                PlanOffers(options, *this, devices, names, copies, models, quota,
                           space),
                counters),
-      headroom_(space, reclaim_) {}
+      headroom_(names_, space, reclaim_) {}
 
 absl::Status Tenure::DrainsNow() {
   return absl::UnavailableError(

@@ -123,11 +123,17 @@ class Tenure {
   // Decides about requests that need not wait for plans that give way, and
   // keeps devices in their capacity.
   void DecidePlans(absl::Time now, Effects& effects);
-  // Of a waiting request for a plan.
+  // Of a waiting request for a plan, or for a spare.
   absl::Time NextDeadline() const {
-    return std::min(plans_.NextDeadline(), reclaim_.NextDeadline());
+    return std::min({plans_.NextDeadline(), reclaim_.NextDeadline(),
+                     headroom_.NextDeadline()});
   }
+  // Leaves device memory to the session. Answers, now or later, as
+  // Headroom::Spare; a Tick is to follow.
+  void Spare(RequestId request, SessionId session, const SpareArgs& args,
+             absl::Time now, Effects& effects);
   const PlanOffers& offers() const { return reclaim_.offers(); }
+  Headroom& headroom() { return headroom_; }
   Reclaim& reclaim() { return reclaim_; }
   const Reclaim& reclaim() const { return reclaim_; }
   // Once there is memory for all of the waiting plan, gives its ring space; the

@@ -24,6 +24,14 @@ void Tenure::Plan(RequestId request, PlanRequest asked, absl::Time now,
   if (decided.has_value()) Await(*std::move(decided), now, effects);
 }
 
+void Tenure::Spare(RequestId request, SessionId session, const SpareArgs& args,
+                   absl::Time now, Effects& effects) {
+  Refuses(effects, request,
+          PeerOf(session) == nullptr
+              ? absl::NotFoundError("the session is closed; connect again")
+              : headroom_.Spare(request, session, args, now, effects));
+}
+
 void Tenure::DecidePlans(absl::Time now, Effects& effects) {
   while (auto decided = reclaim_.Next(now, effects)) {
     Await(*std::move(decided), now, effects);

@@ -163,6 +163,7 @@ class Engine final : public EngineApi, private Loop {
   void Start(SessionId session, Call<ArenaArgs> call, Effects& effects);
   void Start(SessionId session, Call<SetPlanArgs> call, Effects& effects);
   void Start(SessionId session, Call<ClearPlanArgs> call, Effects& effects);
+  void Start(SessionId session, Call<SpareArgs> call, Effects& effects);
   void Start(SessionId session, Call<OpenPermitArgs> call, Effects& effects);
   void Start(SessionId session, Call<ClosePermitArgs> call, Effects& effects);
   CopyRef PlaceOf(const StageArgs& args) const;

@@ -1,4 +1,5 @@
 // Sessions' verbs.
+#include <optional>
 #include <utility>
 #include <variant>
 
@@ -12,6 +13,31 @@
 #include "hoist/shared/packet_socket.h"
 
 namespace hoistd {
+namespace {
+
+// Gives one part of an answer, or its error, to `done`.
+template <typename Part>
+auto Giving(Done<Part> done, std::optional<Part> Answer::*part) {
+  return [done = std::move(done), part](Answer answer) mutable {
+    if (!answer.status.ok()) return done(std::move(answer.status));
+    done(*std::move(answer.*part));
+  };
+}
+
+auto GivingModel(Done<ModelPtr> done) {
+  return [done = std::move(done)](Answer answer) mutable {
+    if (!answer.status.ok()) return done(std::move(answer.status));
+    done(std::move(answer.model));
+  };
+}
+
+auto GivingStatus(Done<void> done) {
+  return [done = std::move(done)](Answer answer) mutable {
+    done(std::move(answer.status));
+  };
+}
+
+}  // namespace
 
 void Engine::OpenSession(OpenSessionArgs args, OnSessionWord on_word,
                          Done<SessionId> done) {
@@ -36,16 +62,14 @@ void Engine::CloseSession(SessionId session) {
     permits_.CloseAllOf(session);
     node_.CloseSession(session, Now(), effects);
     for (auto it = pending_.begin(); it != pending_.end();) {
-      if (it->second.session != session) {
-        ++it;
-        continue;
-      }
-      if (it->second.waits.told) {
-        TellAnswered(it->first, it->second, absl::CancelledError());
-      }
-      it->second.on_reply(
-          {it->first, absl::CancelledError("the session was closed")});
-      it = pending_.erase(it);
+      const auto at = it++;
+      auto& [id, pending] = *at;
+      if (pending.session != session) continue;
+      const absl::Status closed =
+          absl::CancelledError("the session was closed");
+      if (pending.waits.told) TellAnswered(id, pending, closed);
+      pending.on_reply({id, closed});
+      pending_.erase(at);
     }
     if (auto ended = ending_.extract(session)) {
       ended.mapped()(absl::OkStatus());
@@ -162,13 +186,8 @@ void Engine::Start(SessionId session, Call<PublishArgs> call,
   absl::StatusOr<std::shared_ptr<const Group>> group =
       CheckPublishedGroup(std::move(args.group));
   if (!group.ok()) return done(group.status());
-  const RequestId request =
-      Await(session,
-            [done = std::move(done)](Answer answer) mutable {
-              if (!answer.status.ok()) return done(std::move(answer.status));
-              done(std::move(answer.model));
-            },
-            {.kind = TraceKind::kPublish});
+  const RequestId request = Await(session, GivingModel(std::move(done)),
+                                  {.kind = TraceKind::kPublish});
   node_.Publish(request, session, args.model, *std::move(group),
                 std::make_shared<hoist::UniqueFd>(std::move(args.image)),
                 args.readers, args.expected, Now() + args.deadline, Now(),
@@ -195,11 +214,7 @@ void Engine::Start(SessionId session, Call<StageArgs> call, Effects& effects) {
   bring.lease = true;
   bring.urgent = !args.background;
   bring.request = Await(
-      session,
-      [done = std::move(call.done)](Answer answer) mutable {
-        if (!answer.status.ok()) return done(std::move(answer.status));
-        done(*std::move(answer.lease));
-      },
+      session, Giving(std::move(call.done), &Answer::lease),
       {.kind = TraceKind::kStage, .key = args.key, .device = args.device});
   node_.Bring(bring, Now(), effects);
 }
@@ -208,35 +223,46 @@ void Engine::Start(SessionId session, Call<ReadImageArgs> call,
                    Effects& effects) {
   auto& [args, done] = call;
   const RequestId request =
-      Await(session,
-            [done = std::move(done)](Answer answer) mutable {
-              done(std::move(answer.status));
-            },
+      Await(session, GivingStatus(std::move(done)),
             {.kind = TraceKind::kReadImage, .key = args.key});
-  const absl::Time now = Now();
   node_.ReadImage(request, session, args.key,
                   std::make_shared<hoist::UniqueFd>(std::move(args.memfd)),
-                  args.memfd_bytes, now + args.deadline, now, effects);
+                  args.memfd_bytes, Now() + args.deadline, Now(), effects);
 }
 
 absl::StatusOr<std::vector<GroupHeat>> Engine::ReportHeat(
     SessionId session, const HeatArgs& args) {
   absl::StatusOr<std::vector<GroupHeat>> known =
       node_.tenure().ReportHeat(session, args);
-  if (known.ok()) {
-    const size_t device = args.device.number();
-    parts_.mover.links[device]->ReadInPlace(args.touched_cold_bytes);
-  }
+  if (!known.ok()) return known;
+  const size_t device = args.device.number();
+  parts_.mover.links[device]->ReadInPlace(args.touched_cold_bytes);
   return known;
 }
 
 void Engine::Start(SessionId session, Call<ArenaArgs> call, Effects& effects) {
   const RequestId request =
-      Await(session, [done = std::move(call.done)](Answer answer) mutable {
-        if (!answer.status.ok()) return done(std::move(answer.status));
-        done(*std::move(answer.arena));
-      });
+      Await(session, Giving(std::move(call.done), &Answer::arena));
   node_.LeaseArena(request, session, call.args, Now(), effects);
+}
+
+void Engine::Start(SessionId session, Call<SpareArgs> call, Effects& effects) {
+  const DeviceIndex device = call.args.device;
+  auto answered = [this, device,
+                   done = std::move(call.done)](Answer answer) mutable {
+    if (!answer.status.ok()) return done(std::move(answer.status));
+    ++moving_;  // The memory is free once its slabs are destroyed.
+    slab_makers_[device.number()]->Then(
+        [this, done = std::move(done)]() mutable {
+          Post([this, done = std::move(done)](Effects&) mutable {
+            --moving_;
+            done(absl::OkStatus());
+          });
+        });
+  };
+  const RequestId request = Await(session, std::move(answered));
+  node_.tenure().Spare(request, session, call.args, Now(), effects);
+  node_.Tick(Now(), effects);
 }
 
 void Engine::Start(SessionId session, Call<OpenPermitArgs> call, Effects&) {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <memory>
 #include <set>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
@@ -45,6 +46,8 @@ class SlabMaker {
   SlabMaker& operator=(const SlabMaker&) = delete;
 
   void Do(const SlabWork& work) ABSL_LOCKS_EXCLUDED(mu_);
+  // Calls `done` on this maker's thread, once all earlier work is done.
+  void Then(Executor::Task done) { thread_->Post(std::move(done)); }
   // Takes over a slab made before this object, whose `fd` was kept. To be
   // called before all other work.
   absl::StatusOr<SlabShare> Adopt(const SlabSpec& slab, hoist::UniqueFd fd);

@@ -358,6 +358,7 @@ void WithheldToProto(
     to->set_growth_bytes(
         std::min(PoolPolicy::StepOf(bounds.headroom()), bounds.withheld()));
     to->set_growth_ms(WholeMilliseconds(PoolPolicy::kCalm));
+    to->set_spared_bytes(bounds.spared());
   }
 }
 

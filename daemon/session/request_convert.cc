@@ -252,6 +252,12 @@ ArenaArgs OpenArenaFromProto(const hoist::v1::OpenArenaRequest& request) {
   return {request.size_bytes(), DeadlineFromProto(request.deadline_ms())};
 }
 
+// The node checks that the device exists.
+SpareArgs SpareFromProto(const hoist::v1::SpareRequest& request) {
+  return {DeviceIndex(request.device()), request.bytes(),
+          DeadlineFromProto(request.deadline_ms())};
+}
+
 // The engine checks that the device exists.
 absl::StatusOr<OpenPermitArgs> OpenPermitFromProto(
     const hoist::v1::OpenPermitRequest& request) {
@@ -392,6 +398,8 @@ absl::StatusOr<SessionRequest> RequestFromProto(
       return OpenPermitFromProto(message.open_permit());
     case Body::kClosePermit:
       return ClosePermitArgs{PermitId(message.close_permit().permit_id())};
+    case Body::kSpare:
+      return SpareFromProto(message.spare());
     case Body::kResume:
     case Body::kOpenSession:
       return absl::FailedPreconditionError(

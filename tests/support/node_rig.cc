@@ -455,6 +455,19 @@ absl::Status NodeRig::Forget(ModelId model) {
   return Do([&](Effects& e) { return node_->Forget(model, now, e); });
 }
 
+RequestId NodeRig::Spare(SessionId session, uint64_t pages,
+                         absl::Duration deadline) {
+  const RequestId request = NewRequest(session);
+  Do([&](Effects& e) {
+    node_->tenure().Spare(request, session,
+                          {FirstDevice().device, pages * kPage, deadline}, now,
+                          e);
+    node_->Tick(now, e);
+    return 0;
+  });
+  return request;
+}
+
 void NodeRig::Drain(bool draining) {
   Do([&](Effects& e) {
     node_->SetDraining(draining, e);

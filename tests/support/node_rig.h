@@ -165,6 +165,8 @@ class NodeRig {
   absl::Status Forget(SessionId session, ModelId model);
   void GrowHost(uint64_t pages) { Resize(OnHost(), pages); }
   void Resize(TierAt at, uint64_t pages, uint64_t headroom_pages = 0);
+  RequestId Spare(SessionId session, uint64_t pages,
+                  absl::Duration deadline = absl::Seconds(10));
   void Drain(bool draining);
   // Host state that the last hoistd left, as persisted.
   std::shared_ptr<const Group> Lay(uint64_t page, std::string name,

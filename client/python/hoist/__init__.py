@@ -58,12 +58,13 @@ if TYPE_CHECKING:
                      attach_pipeline as attach_pipeline, check as check,
                      detach as detach, load as load,
                      load_pipeline as load_pipeline,
+                     retry_on_oom as retry_on_oom,
                      set_budget as set_budget, sleep as sleep, stage as stage,
                      stats as stats, wake as wake)
 else:
     _NN = {"AttachStats", "PipelineStats", "advance", "attach",
-           "attach_pipeline", "check", "detach", "load", "load_pipeline", "set_budget", "sleep", "stage",
-           "stats", "wake"}
+           "attach_pipeline", "check", "detach", "load", "load_pipeline",
+           "retry_on_oom", "set_budget", "sleep", "stage", "stats", "wake"}
     _ACTIVATIONS = {"Offload", "OffloadStats", "keep", "mark_keep",
                     "offload_activations"}
     _MODULES = {"activations", "compat", "nn"}

@@ -331,6 +331,8 @@ CALLS: dict[str, tuple[Any, list[Any]]] = {
     "set_order": (c.c_int, [
         c.c_void_p, c.c_void_p, c.POINTER(c.c_uint32), c.c_size_t,
         c.POINTER(c.c_void_p)]),
+    "spare": (c.c_int, [
+        c.c_void_p, c.c_uint32, c.c_uint64, c.c_uint64, c.POINTER(c.c_void_p)]),
     "fetch_start": (c.c_int, [
         c.c_void_p, c.c_void_p, c.POINTER(c.c_uint32), c.c_size_t, c.c_uint32,
         c.c_uint64, c.POINTER(c.c_void_p), c.POINTER(c.c_void_p)]),

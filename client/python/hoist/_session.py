@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes as c
 import dataclasses
 import os
@@ -273,6 +274,25 @@ class Session(Owner):
         if not wanted:
             raise InvalidArgument("the order is empty; see clear_order")
         call("set_order", self._handle, *_indices(wanted))
+
+    @contextlib.contextmanager
+    def spare(self, nbytes: int, *, device: int = 0, deadline: float = 10.0
+              ) -> Iterator[None]:
+        """Has hoistd's pool leave so many bytes of a device to this process
+        within a block. The block begins once they are free.
+
+        deadline: seconds to wait for plans to give way.
+
+        ResourceExhausted: hoistd has less, or others kept it; the text names the
+        bytes that it could leave. FailedPrecondition: another call of this
+        session waits for a spare there. See hoist_spare.
+        """
+        call("spare", self._handle, device, nbytes, milliseconds(deadline))
+        try:
+            yield
+        finally:
+            with contextlib.suppress(HoistError):  # The session's end ends it.
+                call("spare", self._handle, device, 0, 0)
 
     def set_plan(self, model: Model, *, budget: int = 0,
                  order: Iterable[Group] | None = None, device: int = 0,

@@ -185,6 +185,24 @@ int hoist_set_order(hoist_session* session, const hoist_model* model,
   });
 }
 
+int hoist_spare(hoist_session* session, uint32_t device, uint64_t bytes,
+                uint64_t deadline_ms, hoist_error** error) {
+  return Guarded(error, {{session, "session"}}, [&]() -> Status {
+    hoist::Session& on = *session->session;
+    if (Status s = hoist::CheckDevice(on, device); !s.ok()) return s;
+    Hoist__V1__SpareRequest request = HOIST__V1__SPARE_REQUEST__INIT;
+    request.device = device;
+    request.bytes = bytes;
+    request.deadline_ms = deadline_ms;
+    Status spared =
+        on.CallForNothing(request.base, hoist::Milliseconds(deadline_ms));
+    if (spared.code() != Code::kInvalidArgument) return spared;
+    return Status(Code::kUnimplemented,
+                  "this hoistd leaves no memory to workers; update it (" +
+                      spared.message() + ")");
+  });
+}
+
 int hoist_fetch_start(hoist_session* session, const hoist_model* model,
                       const uint32_t* groups, size_t group_count,
                       uint32_t device, uint64_t deadline_ms,

@@ -295,17 +295,17 @@ Result<HeldModel> Session::CallForModel(const Connection::Request& request,
                                         std::optional<std::string> name) {
   if (forked()) return ForkedStatus();
   ModelUses::Ask ask(*model_uses_, std::move(name));
-  Result<Reply> reply =
-      connection_->Call(request, fds, deadline + call_deadline_);
+  auto reply = connection_->Call(request, fds, deadline + call_deadline_);
   if (!reply.ok()) return reply.status();
   auto* model = std::get_if<ModelPtr>(&reply->body);
   if (model == nullptr) return WrongAnswer();
   return HeldModel{*model, ask.Answered(*model)};
 }
 
-Status Session::CallForNothing(const Connection::Request& request) {
+Status Session::CallForNothing(const Connection::Request& request,
+                               std::chrono::milliseconds deadline) {
   if (forked()) return ForkedStatus();
-  return connection_->Call(request, {}, call_deadline_).status();
+  return connection_->Call(request, {}, deadline + call_deadline_).status();
 }
 
 Status Session::Forget(const ModelTable& model) {
@@ -462,6 +462,7 @@ Result<PlanGrant> Session::SetPlan(const Hoist__V1__SetPlanRequest& request) {
 
 // An error means that the session has ended, with all its holdings.
 void Session::Return(const Connection::Request& request, Heard heard) {
+  connection_->Release();
   if (heard == kUnheard) return connection_->Post(request);
   (void)connection_->CallToGiveBack(request, call_deadline_);
 }
@@ -469,7 +470,6 @@ void Session::Return(const Connection::Request& request, Heard heard) {
 void Session::ClearPlan(uint64_t id, Heard heard) {
   if (forked()) return;
   uses_.RemovePlan(id);
-  connection_->Release();
   plans_.Forget(id);
   Hoist__V1__ClearPlanRequest request = HOIST__V1__CLEAR_PLAN_REQUEST__INIT;
   request.plan_id = id;
@@ -497,7 +497,6 @@ Result<ArenaGrant> Session::OpenArena(const hoist_arena_options& options) {
 void Session::CloseArena(uint64_t id, Heard heard) {
   if (forked()) return;
   uses_.RemoveArena(id);
-  connection_->Release();
   Hoist__V1__CloseArenaRequest request = HOIST__V1__CLOSE_ARENA_REQUEST__INIT;
   request.arena_id = id;
   Return(request.base, heard);

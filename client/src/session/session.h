@@ -69,7 +69,8 @@ class Session final : private Connection::Handler {
                                  std::span<const int> fds = {},
                                  std::chrono::milliseconds deadline = {},
                                  std::optional<std::string> name = {});
-  Status CallForNothing(const Connection::Request& request);
+  Status CallForNothing(const Connection::Request& request,
+                        std::chrono::milliseconds deadline = {});
   Status Forget(const ModelTable& model);
   ModelUses& model_uses() { return *model_uses_; }
   // See ModelUses::Hold.

@@ -241,4 +241,117 @@ TEST_F(NodeHeadroom, TheBooksHaveWhatIsWithheldAndTheHeadroom) {
   EXPECT_EQ(bounds.headroom(), kPage);
 }
 
+// A session's spare.
+class NodeSpare : public NodeHeadroom {
+ protected:
+  uint64_t Capacity() const {
+    return rig_.TierOf(kDevice).capacity_bytes / kPage;
+  }
+  // Copies of `groups` pages on the device, of which the first are leased.
+  std::vector<LeaseId> Fill(uint32_t groups, uint32_t leased) {
+    const ModelId model = Model(groups);
+    std::vector<LeaseId> leases;
+    for (uint32_t g = 0; g < groups; ++g) {
+      leases.push_back(rig_.StageNow(session_, Key(model, g)));
+    }
+    while (leases.size() > leased) {
+      EXPECT_THAT(rig_.Release(session_, leases.back()), IsOk());
+      leases.pop_back();
+    }
+    return leases;
+  }
+  absl::Status StatusOf(RequestId request) const {
+    const Answer* answer = rig_.AnswerTo(request);
+    return answer == nullptr ? absl::UnknownError("it waits") : answer->status;
+  }
+  const SessionId other_ = rig_.Open();
+};
+
+TEST_F(NodeSpare, IdleCopiesGoAtOnceAndThePoolStaysSmallUntilItEnds) {
+  Fill(6, 0);
+  EXPECT_THAT(StatusOf(rig_.Spare(other_, 2)), IsOk());
+  EXPECT_EQ(Pages(), 4u);
+  EXPECT_EQ(Capacity(), 4u) << "the two pages of nobody are no spare";
+  EXPECT_EQ(rig_.node().books().space.device(kDevice.device).bounds().spared(),
+            4 * kPage);
+  EXPECT_THAT(StatusOf(rig_.Spare(other_, 0)), IsOk());
+  EXPECT_EQ(Capacity(), 8u);
+}
+
+TEST_F(NodeSpare, ItWaitsForLeasesAndNamesWhatItCouldLeave) {
+  const std::vector<LeaseId> leases = Fill(6, 5);
+  const RequestId waits = rig_.Spare(other_, 2);
+  EXPECT_TRUE(rig_.waiting(waits));
+  EXPECT_THAT(StatusOf(rig_.Spare(other_, 1)),
+              StatusIs(absl::StatusCode::kFailedPrecondition));
+  rig_.Advance(absl::Seconds(11));
+  EXPECT_THAT(StatusOf(waits),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("could leave 4.0 KiB of 8.0 KiB")));
+  EXPECT_EQ(Capacity(), 8u);
+  const RequestId again = rig_.Spare(other_, 2);
+  for (uint32_t g = 3; g < 5; ++g) {
+    EXPECT_TRUE(rig_.waiting(again));
+    EXPECT_THAT(rig_.Release(session_, leases[g]), IsOk());
+  }
+  EXPECT_THAT(StatusOf(again), IsOk());
+}
+
+TEST_F(NodeSpare, APlanIsAskedAndComesBackWithLess) {
+  const ModelId model = Model(6);
+  const PlanGrant whole = rig_.PlanOf(rig_.SetPlan(session_, Args(model, 6)));
+  for (uint32_t g = 0; g < 6; ++g) {
+    const LeaseId lease = rig_.StageNow(session_, Key(model, g));
+    EXPECT_THAT(rig_.Release(session_, lease), IsOk());
+  }
+  const RequestId waits = rig_.Spare(session_, 3);
+  ASSERT_THAT(rig_.TakeGiveWay(), SizeIs(1));
+  EXPECT_TRUE(rig_.waiting(waits));
+  GiveWay(whole.id);
+  EXPECT_THAT(StatusOf(waits), IsOk());
+  const PlanGrant part = rig_.PlanOf(rig_.SetPlan(session_, Args(model, 6)));
+  EXPECT_EQ(part.budget_bytes, 3 * kPage);
+  SetPlanArgs more = Args(Model(7), 7, 7 * kPage);
+  more.deadline = absl::ZeroDuration();
+  EXPECT_THAT(
+      StatusOf(rig_.SetPlan(session_, more)),
+      StatusIs(absl::StatusCode::kResourceExhausted,
+               HasSubstr("20.0 KiB are left to workers that lack memory")));
+}
+
+TEST_F(NodeSpare, MoreThanThePoolHasIsRefused) {
+  Fill(3, 0);
+  EXPECT_THAT(StatusOf(rig_.Spare(other_, 4)),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("hoistd has 12.0 KiB")));
+  EXPECT_EQ(Pages(), 3u);
+}
+
+TEST_F(NodeSpare, TwoSessionsHaveBothAndOnesEndLeavesTheOthers) {
+  Fill(8, 0);
+  EXPECT_THAT(StatusOf(rig_.Spare(session_, 2)), IsOk());
+  EXPECT_THAT(StatusOf(rig_.Spare(other_, 3)), IsOk());
+  EXPECT_EQ(Capacity(), 3u);
+  EXPECT_THAT(StatusOf(rig_.Spare(other_, 0)), IsOk());
+  EXPECT_EQ(Capacity(), 6u);
+  Fill(6, 0);
+  EXPECT_THAT(StatusOf(rig_.Spare(other_, 3)), IsOk());
+  EXPECT_EQ(Capacity(), 3u);
+  rig_.Close(session_);
+  EXPECT_EQ(Capacity(), 5u);
+  rig_.Resize(kDevice, 4);
+  EXPECT_EQ(Capacity(), 4u);
+  rig_.Resize(kDevice, 8);
+  EXPECT_EQ(Capacity(), 5u);
+  rig_.Close(other_);
+  EXPECT_EQ(Capacity(), 8u);
+}
+
+TEST_F(NodeSpare, ItIsLeftWhileHoistdDrains) {
+  Fill(6, 0);
+  rig_.Drain(true);
+  EXPECT_THAT(StatusOf(rig_.Spare(other_, 2)), IsOk());
+  EXPECT_EQ(Pages(), 4u);
+}
+
 }  // namespace hoistd::node_headroom_test

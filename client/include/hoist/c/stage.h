@@ -76,6 +76,18 @@ HOIST_API int hoist_set_order(hoist_session* session, const hoist_model* model,
                               const uint32_t* groups, size_t group_count,
                               hoist_error** error);
 
+/* Has hoistd's pool leave `bytes` of its device memory to this process, which
+ * lacks them: idle copies go, and plans that give way end with their pass. It
+ * returns once that memory is free. The pool takes it again after a spare of 0
+ * bytes, the session's end or hoistd's; a new spare replaces the last one.
+ * `deadline_ms`: limit of the wait; 0: none. RESOURCE_EXHAUSTED: hoistd has
+ * less, or others kept it; the text names the bytes that it could leave.
+ * FAILED_PRECONDITION: another call of the session waits for a spare there.
+ * UNIMPLEMENTED: hoistd is too old. NOT_FOUND: it has no such device. */
+HOIST_API int hoist_spare(hoist_session* session, uint32_t device,
+                          uint64_t bytes, uint64_t deadline_ms,
+                          hoist_error** error);
+
 /* Fetches: asynchronous stages of groups to a device.
  *
  * A prefetch is advice without an answer. A fetch can be polled, waited for and

@@ -10,8 +10,8 @@ from .._surroundings import require
 
 require("torch", __name__)
 
-from ._api.attach import (advance, attach, check, detach, set_budget, sleep,
-                          stage, stats, wake)
+from ._api.attach import (advance, attach, check, detach, retry_on_oom,
+                          set_budget, sleep, stage, stats, wake)
 from ._api.load import load
 from ._api.load_pipeline import load_pipeline
 from ._api.pipeline import attach_pipeline
@@ -21,4 +21,5 @@ from ._tree.casting import DEFAULT_SKIP
 
 __all__ = ["AttachStats", "DEFAULT_SKIP", "IdleTensor", "PipelineStats",
            "advance", "attach", "attach_pipeline", "check", "detach", "load",
-           "load_pipeline", "set_budget", "sleep", "stage", "stats", "wake"]
+           "load_pipeline", "retry_on_oom", "set_budget", "sleep", "stage",
+           "stats", "wake"]

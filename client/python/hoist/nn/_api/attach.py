@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import (TYPE_CHECKING, Any, Iterator, Protocol,
-                    Sequence, cast, get_args, overload)
+from typing import (TYPE_CHECKING, Any, Callable, Iterator, Protocol,
+                    Sequence, TypeVar, cast, get_args, overload)
 
 import torch
 from torch import nn
@@ -15,7 +15,7 @@ from ..._errors import DataLoss, FailedPrecondition, InvalidArgument, NotFound
 from ..._model import Model
 from ..._plan import PlanTerms, check_terms
 from ..._progress import progress_bar
-from .._plan.budget import Budget, parse
+from .._plan.budget import Amount, Budget, parse
 from .._plan.stats import AttachStats
 from .._store.hand_over import content_of, known_model, same_model
 from .._store.sources import Published
@@ -30,9 +30,13 @@ from .assemble import assemble
 from .attachment import Attachment, attachment_of, attachments_in, find_attached
 from .options import (AttachOptions, HandOver, Idle, M, Names, Pipeline, T,
                       Wanted, Where)
+from .out_of_memory import retry
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+R = TypeVar("R")
+
 
 def attach(module: M, budget: Budget = None, *, groups: Groups = "block",
            order: Names = "learn", storage_dtype: torch.dtype | None = None,
@@ -286,6 +290,34 @@ def wake(module: nn.Module | Pipeline) -> None:
     ResourceExhausted: others have too much of the device; it stays asleep.
     """
     (_pipeline(module) or _attachment(module)).wake()
+
+
+def retry_on_oom(module: nn.Module, call: Callable[[], R], *,
+                 spare: Amount = None, deadline: float = 10.0) -> R:
+    """Calls `call`, and once more if it lacks device memory. Returns its result.
+
+        output = hoist.retry_on_oom(model, lambda: model(x), spare="2GiB")
+
+    After torch.OutOfMemoryError torch's cache is emptied, and hoistd's pool
+    leaves memory to this process while the second call runs: idle weights go,
+    and modules with the default budget give way, this one too, and then stream.
+    torch's cache keeps what the call allocates. The first call may end at any
+    operator. What it wrote by then stays written: a KV cache, inputs in place.
+    `call` must restore that itself.
+
+    module: an attached module on the device that lacks memory. It may run in
+        `call` alone, or within more of the caller's code.
+    spare: bytes, "2GiB", or a float for a part of the module's bytes. None: the
+        free memory that torch's failed allocation lacked; a call that goes on
+        to allocate more needs a number.
+    deadline: seconds to wait for others to give way.
+
+    Second calls of one process take turns. ResourceExhausted, from torch's
+    error: hoistd has less, or others keep it (the text names the bytes that it
+    could leave), or the second call lacks memory, too. Unavailable: hoistd has
+    ended. torch's error itself: the current stream is being captured.
+    """
+    return retry(_attachment(module), call, spare, deadline)
 
 
 def advance(module: nn.Module | Pipeline, *, wait: bool = False) -> None:
