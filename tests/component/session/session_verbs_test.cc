@@ -285,6 +285,20 @@ TEST_F(SessionVerbs, OnlyWhoSaysSoIsAskedToCloseSlabs) {
   ASSERT_EQ(older.Open("older").message.code(), 0);
 }
 
+TEST_F(SessionVerbs, ASpareIsJustAnswered) {
+  engine().verb<SpareArgs>().Answer([](auto call) {
+    EXPECT_EQ(call.args.device, DeviceIndex(1));
+    EXPECT_EQ(call.args.bytes, 4096u);
+    EXPECT_EQ(call.args.deadline, absl::Milliseconds(7));
+    call.done(absl::ResourceExhaustedError("could leave 1 KiB"));
+  });
+  ClientMessage spare;
+  spare.mutable_spare()->set_device(1);
+  spare.mutable_spare()->set_bytes(4096);
+  spare.mutable_spare()->set_deadline_ms(7);
+  EXPECT_EQ(client().Call(spare).message.message(), "could leave 1 KiB");
+}
+
 TEST_F(SessionVerbs, PrefetchReleaseAndSetOrderAreJustAnswered) {
   engine().verb<PrefetchArgs>().Answer([](auto call) {
     EXPECT_EQ(call.args.model, ModelId(3));
