@@ -113,6 +113,15 @@ TEST_F(CtlTest, ADevicesCapacityBelowItsPoolIsExplained) {
   EXPECT_THAT(Ctl({"status"}).out, HasSubstr("  12.0 KiB  "));
 }
 
+TEST_F(CtlTest, ADevicesCapacityThatWorkersLackedIsExplained) {
+  // Of 8 pages 2 are taken: 6 that stay free, and 1 more.
+  books_.rig.Spare(books_.rig.Open(), 1);
+  EXPECT_THAT(Ctl({"status"}).out,
+              AllOf(HasSubstr("\ndevice 0: 28.0 KiB of the pool are left to "
+                              "workers that lack memory\n"),
+                    Not(HasSubstr("other programs"))));
+}
+
 TEST_F(CtlTest, TopIsOneScreenWhereNobodyLooksOn) {
   const Ran ran = Ctl({"top", "--every", "0.1"});
   EXPECT_EQ(ran.exit, 0);
