@@ -225,9 +225,10 @@ void Engine::Start(SessionId session, Call<ReadImageArgs> call,
   const RequestId request =
       Await(session, GivingStatus(std::move(done)),
             {.kind = TraceKind::kReadImage, .key = args.key});
+  const absl::Time now = Now();  // One: a deadline of 0 is not after it.
   node_.ReadImage(request, session, args.key,
                   std::make_shared<hoist::UniqueFd>(std::move(args.memfd)),
-                  args.memfd_bytes, Now() + args.deadline, Now(), effects);
+                  args.memfd_bytes, now + args.deadline, now, effects);
 }
 
 absl::StatusOr<std::vector<GroupHeat>> Engine::ReportHeat(
