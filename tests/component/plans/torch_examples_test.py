@@ -54,7 +54,7 @@ class TorchExamples(unittest.TestCase):
             with self.subTest(options):
                 said = self.said(daemon, "turns.py", "--mib", *["8"] * 5,
                                  "--seconds", "1", *options)
-                rows = re.findall(r"^ +8 MiB  ([.~=#]{72})$", said, re.M)
+                rows = re.findall(r"^ *8 MiB  ([.~=#]{72})$", said, re.M)
                 self.assertEqual(len(rows), 5, said)
                 self.assertIn("#", rows[0], said)
                 for column in zip(*rows):
