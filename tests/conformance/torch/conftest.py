@@ -291,6 +291,13 @@ def hoist_keeper() -> str:
 
 
 @pytest.fixture
+def nothing_is_compiled() -> None:
+    """By earlier tests: a process with compiled code gives no way."""
+    torch = pytest.importorskip("torch")
+    torch._dynamo.reset()
+
+
+@pytest.fixture
 def device() -> Any:
     """The torch.device that weights are staged on."""
     torch = pytest.importorskip("torch")

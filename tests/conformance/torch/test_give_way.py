@@ -23,6 +23,7 @@ from real_daemon import MIB, until  # noqa: E402
 
 # A Stack of width 256 has 12.7 MiB: two do not fit.
 pytestmark = [pytest.mark.real_time,
+              pytest.mark.usefixtures("nothing_is_compiled"),
               pytest.mark.hoistd(pool=16 * MIB, host=128 * MIB)]
 WIDTH = 256
 
@@ -30,12 +31,6 @@ WIDTH = 256
 @pytest.fixture
 def x(device):
     return torch.randn(2, WIDTH, device=device)
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_compiled():
-    """By earlier tests."""
-    torch._dynamo.reset()
 
 
 def stack(seed: int = 0) -> Stack:

@@ -167,6 +167,13 @@ def is_asleep(pipe: Any) -> bool:
     return not any(granted(pipe).values())
 
 
+def await_sleep(hoistd, pipe: Any) -> None:
+    """Asks hoistd: to ask the pipeline without a pause would keep it busy."""
+    until(lambda: not plans(hoistd))
+    until(lambda: is_asleep(pipe))
+
+
+@pytest.mark.usefixtures("nothing_is_compiled")
 @pytest.mark.parametrize("budget", [4 * MIB, 1.0])
 def test_all_its_modules_sleep_and_wake_when_the_session_is_asked(
         hoistd, device, budget):
@@ -179,14 +186,14 @@ def test_all_its_modules_sleep_and_wake_when_the_session_is_asked(
     for _ in range(2):
         assert not is_asleep(pipe)
         hoistd.ctl("sleep", session)
-        until(lambda: is_asleep(pipe))
-        until(lambda: not plans(hoistd))
+        await_sleep(hoistd, pipe)
         hoistd.ctl("wake", session)
         until(lambda: not is_asleep(pipe))
         assert_same_image(FLUX.run(pipe), expected)
     hoist.detach(pipe)
 
 
+@pytest.mark.usefixtures("nothing_is_compiled")
 def test_its_next_call_wakes_a_pipeline_that_was_asked_to_sleep(hoistd,
                                                                 device):
     expected = FLUX.run(resident("flux", device))
@@ -194,11 +201,12 @@ def test_its_next_call_wakes_a_pipeline_that_was_asked_to_sleep(hoistd,
     hoist.attach_pipeline(pipe, 4 * MIB)
     FLUX.run(pipe)
     hoistd.ctl("sleep", session_of(hoistd))
-    until(lambda: is_asleep(pipe))
+    await_sleep(hoistd, pipe)
     assert_same_image(FLUX.run(pipe), expected)
     hoist.detach(pipe)
 
 
+@pytest.mark.usefixtures("nothing_is_compiled")
 def test_a_pipeline_that_runs_sleeps_after_its_call(hoistd, device):
     expected = FLUX.run(resident("flux", device))
     pipe = FLUX.make()
@@ -211,6 +219,6 @@ def test_a_pipeline_that_runs_sleeps_after_its_call(hoistd, device):
 
     assert_same_image(FLUX.run(pipe, callback_on_step_end=ask), expected)
     hoistd.ctl("sleep", session_of(hoistd))
-    until(lambda: is_asleep(pipe))
+    await_sleep(hoistd, pipe)
     assert_same_image(FLUX.run(pipe), expected)
     hoist.detach(pipe)

@@ -21,7 +21,9 @@ from real_daemon import MIB, Refused, until  # noqa: E402
 # A Stack of width 256 has 12.7 MiB: the device has one and a part of another.
 SIZES = {"pool": 24 * MIB, "host": 128 * MIB}
 WIDTH = 256
-pytestmark = [pytest.mark.real_time, pytest.mark.hoistd(**SIZES)]
+pytestmark = [pytest.mark.real_time,
+              pytest.mark.usefixtures("nothing_is_compiled"),
+              pytest.mark.hoistd(**SIZES)]
 
 
 @pytest.fixture
