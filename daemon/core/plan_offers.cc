@@ -309,7 +309,9 @@ absl::StatusOr<PlanGrant> PlanOffers::CheckShare(const PlanRequest& asked,
       std::min(RoomFor(asked).least(),
                space_.CapacityOf(OnDevice(asked.args.device)) / plans);
   absl::StatusOr<PlanGrant> grant = Check(share);
-  return grant.ok() ? grant : Check(asked);
+  if (!grant.ok()) return Check(asked);
+  grant->takes_all = asked.takes_all();  // It lends as the others do.
+  return grant;
 }
 
 // Bytes unavailable to a plan beside all promises.

@@ -65,6 +65,9 @@ std::optional<absl::StatusOr<PlanGrant>> Reclaim::Decide(Waiting& waiting,
   if (refused && !absl::IsResourceExhausted(grant.status())) return grant;
   const bool needs = waiting.wish_until == absl::InfinitePast();
   if (needs && !refused && waiting.asked.takes_all()) {
+    // It does not grow into what the others come back to.
+    grown_[{waiting.asked.session, waiting.asked.args.model}] =
+        offers_.RoomFor(waiting.asked).least();
     return offers_.CheckShare(waiting.asked, PlansBeside(waiting) + 2);
   }
   if (IsWhole(waiting.asked, grant)) return grant;

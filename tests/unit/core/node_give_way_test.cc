@@ -171,6 +171,33 @@ TEST_F(NodeGiveWay, OneThatFitsNotAtAllHasAnEqualShareOfABusyOnes) {
   EXPECT_EQ(rig_.PlanOf(again).budget_bytes, 4 * kPage);
 }
 
+TEST_F(NodeGiveWay, OneWithAnEqualShareLendsToo) {
+  const ModelId large =
+      rig_.AddModel(first_, "large", std::vector<uint64_t>(8, 1));
+  std::vector<uint32_t> order(8);
+  std::iota(order.begin(), order.end(), 0u);
+  SetPlanArgs all = rig_.PlanArgs(large, order, 0, absl::Seconds(10));
+  all.gives_way = true;
+  const PlanGrant whole = rig_.PlanOf(rig_.SetPlan(first_, all));
+  const RequestId request = rig_.SetPlan(second_, Args(b_));
+  rig_.Advance(Reclaim::kWish);
+  rig_.TakeGiveWay();
+  GiveWay(first_, whole.id);
+  const PlanGrant share = rig_.PlanOf(request);
+  ASSERT_EQ(share.budget_bytes, 4 * kPage);
+  rig_.Advance(absl::Seconds(1));
+  EXPECT_THAT(rig_.TakeGiveWay(), IsEmpty()) << "the rest is the first one's";
+  const ModelId six = rig_.AddModel(first_, "six", {6});
+  const RequestId stage =
+      rig_.Stage(rig_.Open(), {six, GroupIndex(0)}, absl::Seconds(10));
+  const std::vector<hoistd::GiveWay> asks = rig_.TakeGiveWay();
+  ASSERT_THAT(asks, SizeIs(1));
+  EXPECT_EQ(asks[0].plan, share.id);
+  GiveWay(second_, share.id);
+  rig_.FinishAll();
+  EXPECT_TRUE(IsSet(stage));
+}
+
 TEST_F(NodeGiveWay, IsRefusedWhereNoneGivesWayByTheDeadline) {
   SetPlanArgs firm = Args(a_);
   firm.gives_way = false;
