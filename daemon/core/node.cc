@@ -192,6 +192,7 @@ void Node::Tick(absl::Time now, Effects& effects) {
   registry_.Expire(now, picture(), effects);
   // Waiters for space come first.
   supply_.saver().SaveSome(now, effects);
+  tenure_.headroom().Keep(now, effects);  // What they left idle may go.
   Follow(now, effects);
 }
 
