@@ -170,6 +170,11 @@ void Audit::CheckOver(GroupKey key, Effects& effects) {
 void Audit::DiskIsBad(GroupKey key, const GroupCheck& check, FindingFn find,
                       Effects& effects) {
   GroupEntry& group = *copies_.FindGroup(key);
+  const std::string why(check.disk_status.message());
+  // A stage that read it meanwhile has found it out.
+  if (!group.spilled.has_value()) {
+    return find(OnDisk(), absl::StrCat("damaged: ", why));
+  }
   group.damaged.push_back(*group.spilled);
   copies_.SetSpilled(group, std::nullopt);
   if (group.unsaved()) {
@@ -177,7 +182,6 @@ void Audit::DiskIsBad(GroupKey key, const GroupCheck& check, FindingFn find,
                Quota::kPublishedBytes, SpaceOf(*group.group));
   }
   Copy& host = copies_.At({key, kHost});
-  const std::string why(check.disk_status.message());
   if (!check.host.has_value() || !check.host_status.ok()) {
     supply_.MarkLostIfGone(key, check.disk_status, effects);
     return find(OnDisk(), absl::StrCat("damaged: ", why));

@@ -109,6 +109,20 @@ TEST_F(NodeCheck, WhatIsDamagedEverywhereIsLost) {
               StatusIs(absl::StatusCode::kDataLoss));
 }
 
+TEST_F(NodeCheck, ADamageThatAStageFindsMeanwhileIsSaidOnce) {
+  rig_.Evict("p");
+  const RequestId check = rig_.CheckGroup(key_);
+  const RequestId stage = rig_.Stage(session_, key_);
+  rig_.Finish<SpillToHost>(kDamaged);
+  EXPECT_THAT(rig_.AnswerTo(stage)->status,
+              StatusIs(absl::StatusCode::kDataLoss));
+  EXPECT_THAT(Checked(check, kDamaged).findings, SizeIs(1));
+  EXPECT_EQ(rig_.StateOf(key_, OnDisk()), Residency::kLost);
+  rig_.Close(session_);
+  ASSERT_OK(rig_.Forget(key_.model));
+  EXPECT_THAT(rig_.spills(), IsEmpty());
+}
+
 TEST_F(NodeCheck, ADiskThatDoesNotAnswerIsNoDamage) {
   const CheckedGroup& checked = Checked(rig_.CheckGroup(key_, /*repair=*/true),
                                         absl::InternalError("EIO"));
