@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Callable
 
 import hoist
 import pytest
 import torch
 from compiling import CountingBackend, fresh_compiler, plenty_of_code
+from deaths import start_again
 from equal import assert_equal_outputs
+from real_daemon import RealDaemon
 from torch import nn
 
 Run = Callable[[nn.Module], torch.Tensor]
+
+
+def check_outlives(daemon: RealDaemon, run: Callable[[], torch.Tensor],
+                   expected: torch.Tensor) -> None:
+    """hoistd dies, and starts again."""
+    assert_equal_outputs(run(), expected)
+    daemon.kill()
+    start_again(daemon)
+    with contextlib.suppress(hoist.Unavailable):  # Of the pass that it hits.
+        run()
+    for turn in range(2):
+        assert_equal_outputs(run(), expected, f"pass {turn}")
 
 
 def check_adapters(theirs: nn.Module, loaded: nn.Module, run: Run,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import logging
 import threading
@@ -15,34 +14,18 @@ import hoist  # noqa: E402
 from deaths import kill_kept  # noqa: E402
 from equal import assert_equal_outputs  # noqa: E402
 from hoist.nn._api.attachment import attachment_of  # noqa: E402
-from models import Stack  # noqa: E402
 from real_daemon import MIB, Refused, until  # noqa: E402
+from stacks import WIDTH, assert_right, stack, wanted  # noqa: E402
 
 # A Stack of width 256 has 12.7 MiB: two do not fit.
 SIZES = {"pool": 16 * MIB, "host": 128 * MIB}
 pytestmark = [pytest.mark.real_time, pytest.mark.hoistd(**SIZES)]
-WIDTH = 256
 BUDGETS = [None, 0.6]
 
 
 @pytest.fixture
 def x(device):
     return torch.randn(2, WIDTH, device=device)
-
-
-def stack(seed: int = 0) -> Stack:
-    torch.manual_seed(seed)
-    return Stack(width=WIDTH).eval()
-
-
-def wanted(model, x):
-    with torch.no_grad():
-        return copy.deepcopy(model).to(x.device)(x)
-
-
-def assert_right(model, x, want) -> None:
-    with torch.no_grad():
-        assert_equal_outputs(model(x), want)
 
 
 def is_asleep(model) -> bool:

@@ -3,7 +3,6 @@ once for all workers, equal to its from_pretrained(gguf_file=)."""
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import pathlib
 from typing import Any
@@ -18,11 +17,12 @@ pytest.importorskip("transformers.core_model_loading")
 import hoist  # noqa: E402
 from compiling import (CountingBackend, fresh_compiler,  # noqa: E402
                        plenty_of_code)
-from deaths import start_again, until  # noqa: E402
+from deaths import until  # noqa: E402
 from equal import assert_equal_outputs, same_bytes  # noqa: E402
 from failing import LATE, fill, models_in, unfill  # noqa: E402
 from gguf_files import KINDS, write as write_image  # noqa: E402
 from gguf_language import FAMILIES, Family, write  # noqa: E402
+from loaded import check_outlives  # noqa: E402
 from sampled import sampled  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -149,13 +149,7 @@ def test_it_outlives_hoistd(make_hoistd, device, folder):
     expected = run(theirs, device)
     daemon = make_hoistd()
     loaded = load(folder)
-    assert_equal_outputs(run(loaded, device), expected)
-    daemon.kill()
-    start_again(daemon)
-    with contextlib.suppress(hoist.Unavailable):  # Of the pass that it hits.
-        run(loaded, device)
-    for turn in range(2):
-        assert_equal_outputs(run(loaded, device), expected, f"pass {turn}")
+    check_outlives(daemon, lambda: run(loaded, device), expected)
     daemon.kill()
     hoist.detach(loaded)  # From the file.
     assert_same_state(loaded, theirs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import threading
 import types
@@ -17,35 +16,19 @@ from equal import assert_equal_outputs  # noqa: E402
 from hoist.nn._api.attachment import Attachment  # noqa: E402
 from hoist.nn._api.lender import Lender  # noqa: E402
 from hoist.nn._plan import lending  # noqa: E402
-from models import Stack  # noqa: E402
 from passes import hooks_of  # noqa: E402
 from real_daemon import MIB, until  # noqa: E402
+from stacks import WIDTH, assert_right, stack, wanted  # noqa: E402
 
 # A Stack of width 256 has 12.7 MiB: two do not fit.
 pytestmark = [pytest.mark.real_time,
               pytest.mark.usefixtures("nothing_is_compiled"),
               pytest.mark.hoistd(pool=16 * MIB, host=128 * MIB)]
-WIDTH = 256
 
 
 @pytest.fixture
 def x(device):
     return torch.randn(2, WIDTH, device=device)
-
-
-def stack(seed: int = 0) -> Stack:
-    torch.manual_seed(seed)
-    return Stack(width=WIDTH).eval()
-
-
-def wanted(model, x):
-    with torch.no_grad():
-        return copy.deepcopy(model).to(x.device)(x)
-
-
-def assert_right(model, x, want) -> None:
-    with torch.no_grad():
-        assert_equal_outputs(model(x), want)
 
 
 def is_whole(model) -> bool:

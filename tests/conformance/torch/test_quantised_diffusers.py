@@ -16,9 +16,8 @@ diffusers = pytest.importorskip("diffusers")
 pytest.importorskip("accelerate")
 
 import hoist  # noqa: E402
-from deaths import start_again  # noqa: E402
 from equal import assert_equal_outputs, same_bytes  # noqa: E402
-from loaded import check_adapters, check_compiled  # noqa: E402
+from loaded import check_adapters, check_compiled, check_outlives  # noqa: E402
 from safetensors import safe_open  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 from sampled import sampled  # noqa: E402
@@ -163,12 +162,7 @@ def test_it_outlives_hoistd(make_hoistd, device, folder):
     daemon = make_hoistd()
     loaded = load(folder)
     expected = run(loaded, device)
-    daemon.kill()
-    start_again(daemon)
-    with contextlib.suppress(hoist.Unavailable):  # Of the pass that it hits.
-        run(loaded, device)
-    for turn in range(2):
-        assert_equal_outputs(run(loaded, device), expected, f"pass {turn}")
+    check_outlives(daemon, lambda: run(loaded, device), expected)
 
 
 def test_what_is_saved_is_what_was_loaded(hoistd, tmp_path, folder):

@@ -3,7 +3,6 @@ over the files' bytes, as they lie."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import pathlib
 import re
@@ -16,10 +15,10 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("transformers.core_model_loading")
 
 import hoist  # noqa: E402
-from deaths import start_again, until  # noqa: E402
+from deaths import until  # noqa: E402
 from equal import assert_equal_outputs, same_bytes  # noqa: E402
 from failing import LATE, fill, models_in, unfill  # noqa: E402
-from loaded import check_adapters, check_compiled  # noqa: E402
+from loaded import check_adapters, check_compiled, check_outlives  # noqa: E402
 from packed import (DTYPE, WRITERS, config, tell, with_kernels,  # noqa: E402
                     write, write_base, write_compressed, write_fp8_blocks,
                     write_mxfp4)
@@ -269,13 +268,7 @@ def test_it_outlives_hoistd(make_hoistd, device, folder):
     expected = run(the_librarys(folder, device), device)
     daemon = make_hoistd()
     loaded = load(folder)
-    assert_equal_outputs(run(loaded, device), expected)
-    daemon.kill()
-    start_again(daemon)
-    with contextlib.suppress(hoist.Unavailable):  # Of the pass that it hits.
-        run(loaded, device)
-    for turn in range(2):
-        assert_equal_outputs(run(loaded, device), expected, f"pass {turn}")
+    check_outlives(daemon, lambda: run(loaded, device), expected)
     daemon.kill()
     hoist.detach(loaded)  # From the files.
     assert_equal_outputs(run(moved(loaded, device), device), expected,

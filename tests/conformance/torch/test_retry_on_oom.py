@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import signal
 import subprocess
 import sys
@@ -15,12 +14,11 @@ torch = pytest.importorskip("torch")
 import hoist  # noqa: E402
 from deaths import kill_kept  # noqa: E402
 from equal import assert_equal_outputs  # noqa: E402
-from models import Stack  # noqa: E402
 from real_daemon import MIB, Refused, until  # noqa: E402
+from stacks import WIDTH, stack, wanted  # noqa: E402
 
 # A Stack of width 256 has 12.7 MiB: the device has one and a part of another.
 SIZES = {"pool": 24 * MIB, "host": 128 * MIB}
-WIDTH = 256
 pytestmark = [pytest.mark.real_time,
               pytest.mark.usefixtures("nothing_is_compiled"),
               pytest.mark.hoistd(**SIZES)]
@@ -31,16 +29,6 @@ def x(device):
     if device.type != "cpu":
         pytest.skip("only an emulated device's shortage is made up")
     return torch.randn(2, WIDTH, device=device)
-
-
-def stack(seed: int = 0) -> Stack:
-    torch.manual_seed(seed)
-    return Stack(width=WIDTH).eval()
-
-
-def wanted(model, x):
-    with torch.no_grad():
-        return copy.deepcopy(model)(x)
 
 
 def run(model, x):

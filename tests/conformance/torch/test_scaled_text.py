@@ -4,7 +4,6 @@ plain torch."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import pathlib
@@ -17,10 +16,10 @@ transformers = pytest.importorskip("transformers")
 safetensors = pytest.importorskip("safetensors.torch")
 
 import hoist  # noqa: E402
-from deaths import start_again, until  # noqa: E402
+from deaths import until  # noqa: E402
 from equal import assert_equal_outputs, same_bytes  # noqa: E402
 from failing import LATE, models_in  # noqa: E402
-from loaded import check_adapters, check_compiled  # noqa: E402
+from loaded import check_adapters, check_compiled, check_outlives  # noqa: E402
 from torch import nn  # noqa: E402
 
 Path = pathlib.Path
@@ -189,13 +188,7 @@ def test_it_outlives_hoistd(make_hoistd, device, folder):
     expected = run(theirs, device)
     daemon = make_hoistd()
     loaded = load(folder)
-    assert_equal_outputs(run(loaded, device), expected)
-    daemon.kill()
-    start_again(daemon)
-    with contextlib.suppress(hoist.Unavailable):  # Of the pass that it hits.
-        run(loaded, device)
-    for turn in range(2):
-        assert_equal_outputs(run(loaded, device), expected, f"pass {turn}")
+    check_outlives(daemon, lambda: run(loaded, device), expected)
     daemon.kill()
     hoist.detach(loaded)  # From the file.
     assert_same_state(loaded, theirs)
