@@ -137,7 +137,8 @@ class GptOss(Shape):
                  "head_dim": 16, "num_local_experts": 4,
                  "num_experts_per_tok": 2} if self.small else {}
         config = transformers.GptOssConfig(
-            **shape, num_hidden_layers=self.layers or (2 if self.small else 24))
+            **{"num_local_experts": 32, **shape},
+            num_hidden_layers=self.layers or (2 if self.small else 24))
         config.architectures = ["GptOssForCausalLM"]
         config.dtype = "bfloat16"
         config.quantization_config = {"quant_method": "mxfp4",

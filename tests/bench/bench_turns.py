@@ -43,7 +43,7 @@ slab = "{slab}MiB"
 pool = "{host}MiB"
 """
 BATCH = 8
-AT_ONCE = 4  # Workers that build their models: each has a copy of its own.
+AT_ONCE = 2  # Workers that build their models: each has a copy of its own.
 
 
 class Layer(nn.Module):
