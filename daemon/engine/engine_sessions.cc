@@ -188,10 +188,10 @@ void Engine::Start(SessionId session, Call<PublishArgs> call,
   if (!group.ok()) return done(group.status());
   const RequestId request = Await(session, GivingModel(std::move(done)),
                                   {.kind = TraceKind::kPublish});
+  const absl::Time now = Now();
   node_.Publish(request, session, args.model, *std::move(group),
                 std::make_shared<hoist::UniqueFd>(std::move(args.image)),
-                args.readers, args.expected, Now() + args.deadline, Now(),
-                effects);
+                args.readers, args.expected, now + args.deadline, now, effects);
 }
 
 // Two kinds of places exist only where the device's usual slabs have no IPC

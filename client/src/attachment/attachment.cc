@@ -332,6 +332,7 @@ Status Attachment::Renew() {
 
 // A renewal on the way uses the new budget.
 Status Attachment::SetBudget(uint64_t bytes) {
+  const MutexLock one_at_a_time(setting_);  // A refused one restores the last.
   uint64_t before = 0;
   {
     const MutexLock lock(mu_);

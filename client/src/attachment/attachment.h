@@ -108,6 +108,7 @@ class Attachment {
   Renewer renewer_;
   std::unique_ptr<Asks> asks_;  // nullptr: it does not give way.
 
+  Mutex setting_;  // A budget; taken before `mu_`.
   Mutex mu_;
   CondVar changed_;
   StandingPtr standing_ HOIST_GUARDED_BY(mu_);  // nullptr: nothing stands.
