@@ -10,12 +10,15 @@ from hoist.vllm import Options
 
 def test_nothing_is_the_default():
     assert Options.of({}) == Options()
+    assert Options.of({"idle_after": None}) == Options()
 
 
 @pytest.mark.parametrize("given, says", [
     ({"fallback": True}, 'no "fallback"; it has socket'),
     ({"deadline": -1}, "a number of seconds"),
     ({"deadline": True}, "a number of seconds"),
+    ({"idle_after": "5s"}, "a number of seconds"),
+    ({"idle_after": 5, "budget": 0.5}, "exclude each other"),
     ({"unsupported": "auto"}, '"refuse" or "private"'),
     ({"socket": 7}, "a text"),
 ])

@@ -9,7 +9,7 @@ from typing import Callable, Mapping
 import torch
 
 from .. import _session
-from .._errors import DataLoss, HoistError, NotFound
+from .._errors import Aborted, DataLoss, HoistError, NotFound, Unavailable
 from .._model import Model
 from .._tensor import _cuda_device
 
@@ -24,7 +24,8 @@ class Weights:
     object's life; the memory there comes and goes.
 
     Threads: one at a time.
-    Owns:    the addresses; unless it is suspended the session, and the memory.
+    Owns:    the addresses; unless it is suspended the session, and the memory
+             unless it rests.
     """
 
     def __init__(self, session: _session.Session, connect: Connect, find: Find,
@@ -42,7 +43,6 @@ class Weights:
         self.stored = dict(stored)
         self._find = find
         self._connect = connect
-        self._session: _session.Session | None = session
         model = find(session)
         self.name = model.name
         self.fingerprint = model.fingerprint
@@ -54,7 +54,10 @@ class Weights:
         self._mapping = session.fixed_mapping(groups, device=device.index)
         self._spans = [(self._mapping.address(group.name), group.image_bytes)
                        for group in groups]
-        self._mapping.fill(session, model, deadline=deadline)
+        # Both None: suspended. hoistd keeps the model for them.
+        self._session: _session.Session | None = None
+        self._model: Model | None = None
+        self._fill(session, model)
         # By the module's names.
         self.tensors: dict[str, torch.Tensor] = {
             name: self._mapping.tensor(group, tensor).torch()
@@ -64,32 +67,43 @@ class Weights:
     @property
     def suspended(self) -> bool:
         """Whether the tensors may not be touched."""
-        return self._session is None
+        return self._is_empty
 
     def check_suspend(self) -> None:
         """FailedPrecondition: they cannot be suspended, and why."""
 
-    def suspend(self) -> None:
-        """Gives up leases, mappings and the session; the tensors may not be
-        read until `resume`. Repeated, it does nothing."""
+    def rest(self) -> None:
+        """Gives up leases and mappings; the tensors may not be read until
+        `resume`. hoistd keeps the model for this session. Repeated, it does
+        nothing. FailedPrecondition: see check_suspend."""
         self.check_suspend()
-        session = self._session
-        if session is None:
-            return
+        self._is_empty = True
         self._mapping.empty()
-        self._session = None
-        with contextlib.suppress(HoistError):
-            session.close()
+
+    def suspend(self) -> None:
+        """The same, and gives up the session, too. hoistd may then drop weights
+        that were published."""
+        self.rest()
+        session = self._session
+        self._session = self._model = None
+        if session is not None:
+            with contextlib.suppress(HoistError):
+                session.close()
 
     def resume(self) -> None:
         """Maps the same bytes at the same addresses, from the present hoistd.
-        Does nothing unless it is suspended.
+        Does nothing unless it rests or is suspended.
 
         DataLoss: it has other bytes, since the files have changed, or others
         were published under the name. NotFound: it has none.
         """
-        if self._session is not None:
+        if not self._is_empty:
             return
+        if self._model is not None:
+            try:
+                return self._fill(self._session, self._model)
+            except (Unavailable, Aborted):  # hoistd has ended meanwhile.
+                self.suspend()
         session = self._connect()
         model = self._find(session)
         if model.fingerprint != self.fingerprint:
@@ -97,8 +111,13 @@ class Weights:
                 f'"{self.name}" in hoistd has other weights than those that '
                 "this engine had when it was suspended: its files have "
                 "changed. Start the engine anew")
+        self._fill(session, model)
+
+    def _fill(self, session: _session.Session | None, model: Model) -> None:
+        assert session is not None
         self._mapping.fill(session, model, deadline=self.deadline)
-        self._session = session
+        self._session, self._model = session, model
+        self._is_empty = False
 
     def spans(self) -> list[tuple[int, int]]:
         """Addresses of the images, [begin, end), to find them in mappings."""

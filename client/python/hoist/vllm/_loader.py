@@ -20,6 +20,7 @@ from vllm.model_executor.model_loader.utils import (
 from vllm.model_executor.offloader import (NoopOffloader, get_offloader,
                                            set_offloader)
 from vllm.model_executor.utils import weights_already_processed
+from vllm.utils.import_utils import resolve_obj_by_qualname
 from vllm.utils.torch_utils import set_default_torch_dtype
 
 from .._errors import InvalidArgument, Unimplemented
@@ -28,6 +29,7 @@ from ..serving._guard import Guard
 from ..serving._meta import build_on_meta
 from ._cpu import kernels_over_shared_memory
 from ._finding import Finding
+from ._idle import rest_when_idle
 from ._layers import layers_of_its_own
 from ._offload import PlanOffloader
 from ._options import Options
@@ -108,6 +110,10 @@ class HoistModelLoader(BaseModelLoader):  # type: ignore[misc]
                 self._finish(model, model_config, device)
         model.hoist_weights = weights  # The leases live as long as the model.
         model.load_weights = refuse_to_write
+        if self.options.idle_after is not None:
+            rest_when_idle(weights, self.options.idle_after, device,
+                           resolve_obj_by_qualname(
+                               vllm_config.parallel_config.worker_cls))
         _log.info("%s: %.1f MiB of hoistd's on %s, shared and read-only; the "
                   "module was made in %.0f ms, and bound in %.0f ms",
                   weights.name, weights.nbytes / 2**20,

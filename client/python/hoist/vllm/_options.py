@@ -26,6 +26,9 @@ class Options:
     # it is less than all, decoder layers come over the link just before they
     # are needed. None: all are on the device.
     budget: int | float | str | None = None
+    # Seconds without a step after which the weights leave the device; the next
+    # step brings them back. None: they stay. Not with a budget.
+    idle_after: float | None = None
     # Seconds to wait for hoistd, for space of each group, and for another
     # engine that publishes the same weights.
     deadline: float = 60.0
@@ -47,7 +50,12 @@ class Options:
                     f'--model-loader-extra-config: hoist has no "{key}"; '
                     "it has " + ", ".join(hints))
             _check(key, value, hints[key])
-        return cls(**given)
+        options = cls(**given)
+        if options.idle_after is not None and options.budget is not None:
+            raise InvalidArgument(
+                '--model-loader-extra-config: "idle_after" and "budget" exclude '
+                "each other, as a plan's layers would come back elsewhere")
+        return options
 
 
 def _check(key: str, value: Any, hint: Any) -> None:
@@ -59,9 +67,10 @@ def _check(key: str, value: Any, hint: Any) -> None:
             from ..nn._plan.budget import to_bytes  # Needs torch.
             to_bytes(value, 1)  # Its errors name the fault.
         return
-    elif hint is float:
+    elif float in (hint, *typing.get_args(hint)):
         fits = (isinstance(value, (int, float)) and value >= 0
-                and not isinstance(value, bool))
+                and not isinstance(value, bool)) or (
+                    value is None and hint is not float)
         wanted = "a number of seconds"
     else:
         fits = value is None or isinstance(value, str)
