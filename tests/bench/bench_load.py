@@ -8,9 +8,10 @@ Writes one file at a time, with random weights: gpt-oss-20b in MXFP4, a
 transformer like Flux's in 8-bit floats with scales, and that one as GGUF (Q4_K).
 MXFP4 is unpacked by all, as transformers does without kernels. Three processes
 load each: the library's own, and two of hoist's, the second beside the first.
-The file is out of the page cache before the first two. Prints for each worker
-the time to load, the time of the first pass, and its peak RSS. It also prints the
-bytes in hoistd's pinned pool, and whether the pass has the library's bits.
+The file is out of the page cache before the first two. Prints for each worker,
+and in a table at the end, the time to load, the time of the first pass, and its
+peak RSS. It also prints the bytes in hoistd's pinned pool, and whether the pass
+has the library's bits.
 """
 
 from __future__ import annotations
@@ -301,6 +302,10 @@ def work(arguments: argparse.Namespace, shape: Any) -> None:
     compute_alike()
     for name in shape.needs:
         importlib.import_module(name)
+    asked = sys.stdin.readline()
+    if not asked:
+        return
+    os.environ["HOIST_SOCKET"] = asked.strip()
 
     def now() -> float:
         if cuda:
@@ -326,26 +331,37 @@ def work(arguments: argparse.Namespace, shape: Any) -> None:
 
 # --- The parent.
 
-@contextlib.contextmanager
-def worker(arguments: argparse.Namespace, name: str, folder: File, kind: str,
-           socket: str) -> Iterator[dict[str, Any]]:
-    """Runs one until the end of the block; what it printed."""
-    process = subprocess.Popen(
-        [sys.executable, __file__, *sys.argv[1:], "--worker", kind, "--shapes",
-         name, "--folder", str(folder)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        env={**os.environ, "HOIST_SOCKET": socket})
-    assert process.stdin is not None and process.stdout is not None
-    try:
+class Worker:
+    """Imports what it needs at once, and loads when it is asked to."""
+
+    def __init__(self, name: str, folder: File, kind: str) -> None:
+        self._what = f"{name}: {kind}'s worker"
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, *sys.argv[1:], "--worker", kind,
+             "--shapes", name, "--folder", str(folder)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    @contextlib.contextmanager
+    def loaded(self, socket: str) -> Iterator[dict[str, Any]]:
+        """What it prints. It ends with the block."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(socket + "\n")
+        self._process.stdin.flush()
         # Libraries print, too.
-        line = next((one for one in process.stdout if one.startswith("{")), "")
+        line = next((one for one in self._process.stdout
+                     if one.startswith("{")), "")
         if not line:
-            raise SystemExit(f"{name}: {kind}'s worker ended without a result")
+            raise SystemExit(f"{self._what} ended without a result")
         yield json.loads(line)
-    finally:
-        process.stdin.close()
-        process.stdout.close()
-        process.wait()
+        self.end()
+
+    def end(self) -> None:
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+        self._process.wait()
 
 
 def out_of_the_page_cache(path: File) -> None:
@@ -354,20 +370,13 @@ def out_of_the_page_cache(path: File) -> None:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def measure(arguments: argparse.Namespace, name: str,
-            folder: File) -> list[tuple[str, ...]]:
+def measure(arguments: argparse.Namespace, name: str, folder: File,
+            rows: list[tuple[str, ...]]) -> None:
     shape = SHAPES[name](folder, arguments.small, arguments.layers)
     for package in {one.partition(".")[0] for one in shape.needs}:
         if importlib.util.find_spec(package) is None:
             print(f"{name}: left out, as there is no {package}", flush=True)
-            return []
-    shape.write()
-    size = shape.file.stat().st_size
-    host = int(shape.in_pool * size) // MIB + 256
-    emulated = arguments.device == "emulated"
-    toml = TOML.format(host=host, backend=arguments.device,
-                       pool=f'pool = "{host}MiB"' if emulated else "")
-    rows = []
+            return
 
     def row(what: str, found: dict[str, Any], pinned: int, bits: str) -> None:
         rows.append((name, f"{size / 1e6:.1f}", what, f"{found['load_s']:.2f}",
@@ -375,24 +384,34 @@ def measure(arguments: argparse.Namespace, name: str,
                      f"{found['peak_rss_bytes'] / 1e6:.1f}",
                      f"{pinned / 1e6:.1f}",
                      "equal" if found["bits"] == bits else "DIFFERENT"))
+        print("  ".join(rows[-1]), file=sys.stderr, flush=True)
 
-    out_of_the_page_cache(shape.file)
-    with worker(arguments, name, folder, "library", "") as own:
-        row("library", own, 0, own["bits"])
-    with hoistd(arguments.bin, toml) as daemon:
-        daemon.wait_whole()
-
-        def pinned() -> int:
-            tier = daemon.tier("HOST")
-            return int(tier.get("used_bytes", tier.get("usedBytes", 0)))
-
+    with contextlib.ExitStack() as stack:
+        library, first, second = (
+            Worker(name, folder, kind) for kind in ("library", "hoist", "hoist"))
+        for one in (library, first, second):
+            stack.callback(one.end)
+        shape.write()
+        size = shape.file.stat().st_size
+        host = int(shape.in_pool * size) // MIB + 256
+        emulated = arguments.device == "emulated"
+        toml = TOML.format(host=host, backend=arguments.device,
+                           pool=f'pool = "{host}MiB"' if emulated else "")
         out_of_the_page_cache(shape.file)
-        with worker(arguments, name, folder, "hoist", daemon.socket) as first:
-            row("hoist.load, first", first, pinned(), own["bits"])
-            with worker(arguments, name, folder, "hoist",
-                        daemon.socket) as second:
-                row("hoist.load, second", second, pinned(), own["bits"])
-    return rows
+        with library.loaded("") as own:
+            row("library", own, 0, own["bits"])
+        with hoistd(arguments.bin, toml) as daemon:
+            daemon.wait_whole()
+
+            def pinned() -> int:
+                tier = daemon.tier("HOST")
+                return int(tier.get("used_bytes", tier.get("usedBytes", 0)))
+
+            out_of_the_page_cache(shape.file)
+            with first.loaded(daemon.socket) as found:
+                row("hoist.load, first", found, pinned(), own["bits"])
+                with second.loaded(daemon.socket) as beside:
+                    row("hoist.load, second", beside, pinned(), own["bits"])
 
 
 def main() -> None:
@@ -421,7 +440,7 @@ def main() -> None:
     for name in arguments.shapes.split(","):
         with tempfile.TemporaryDirectory(
                 prefix="hoist-load-", dir=arguments.folder) as folder:
-            rows += measure(arguments, name, File(folder))
+            measure(arguments, name, File(folder), rows)
     if rows:
         table([("shape", "file MB", "loaded by", "load s", "pass s",
                 "peak RSS MB", "pinned MB", "bits"), *rows])

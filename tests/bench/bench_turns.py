@@ -8,9 +8,9 @@ bench_turns.py --bin DIR [--models 10] [--model-mib 8192] [--layer-mib 128]
 Each worker process attaches one model with the default budget. Requests come in
 bursts, to models by Zipf's law, one at a time. A wake is a request whose model
 was not whole on the device. Prints the first pass of wakes and the passes of
-models that are whole, the copied bytes, and refused and wrong outputs. The last
-row is the peer: safetensors.torch.load_file to the device and a pass. Its file is
-in the page cache. With --kill-after, hoistd is killed after that many requests; its
+models that are whole, the copied bytes, and refused and wrong outputs. Then comes
+the peer: safetensors.torch.load_file to the device and a pass. Its file is in the
+page cache. With --kill-after, hoistd is killed after that many requests; its
 keeper starts the next one.
 """
 
@@ -219,13 +219,12 @@ def serve(arguments: argparse.Namespace, node: Daemon) -> None:
         print(f"refused: {error}")
     print(f"{len(refused)} refused, {wrong} wrong, "
           f"{copied / MIB:,.0f} MiB copied to the device\n")
-    rows = [("requests", "count", "p50 ms", "p99 ms"),
-            ("wakes", str(len(wakes)), *quantiles(wakes)),
-            ("whole", str(len(whole)), *quantiles(whole))]
+    head = ("requests", "count", "p50 ms", "p99 ms")
+    table([head, ("wakes", str(len(wakes)), *quantiles(wakes)),
+           ("whole", str(len(whole)), *quantiles(whole))])
     if arguments.device == "cuda":
         loads = peer(arguments)
-        rows.append(("safetensors", str(len(loads)), *quantiles(loads)))
-    table(rows)
+        table([head, ("safetensors", str(len(loads)), *quantiles(loads))])
 
 
 def main() -> None:
