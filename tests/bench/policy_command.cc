@@ -1,13 +1,16 @@
 // policy: what a plan copies in a pass, beside the optimum and beside caches
-// with the same memory; or what a mixture's hot experts leave to the link. No
-// GPU, no daemon: arithmetic alone.
+// with the same memory; or what a mixture's hot experts leave to the link, and
+// what copies ahead save of that. No GPU, no daemon: arithmetic alone.
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <random>
+#include <string>
 #include <vector>
 
 #include "daemon/plan/planner.h"
 #include "tests/bench/basics.h"
+#include "tests/bench/fetch_ahead.h"
 #include "tests/bench/hot_policies.h"
 #include "tests/bench/report.h"
 #include "tests/bench/routing.h"
@@ -25,6 +28,11 @@ struct PolicyOptions {
   uint64_t seed = 1;
   bool no_slack = false;
   bool experts = false;
+  bool ahead = false;
+  std::vector<double> right = {0, 0.8, 1};
+  bool even_strays = false;
+  bool wait = false;
+  size_t places = 6;
   std::vector<double> hot = {0.4};
   std::vector<uint32_t> sequences = {1, 4, 16, 64};
   double expert_mib = 9;  // Qwen3-30B-A3B's in bf16.
@@ -191,6 +199,190 @@ void RunExperts(const RunOptions& run, const PolicyOptions& options) {
   report.Finish(run.json);
 }
 
+// Qwen3-30B-A3B on an H200, in a CUDA graph (RESULTS.md, "Read in place"). A
+// token takes 16.7 ms all resident, and 34.0 ms with 830.3 MB in place. A
+// grouped product of 8 experts takes 32 us for 6.3 MB each, and these have half
+// as much again. Beside kernels that read in place, copies have 5.7 of 52.8
+// GB/s (fetch_probe.py).
+constexpr uint32_t kLayers = 48;
+constexpr double kToken = 16.7e-3;
+constexpr double kExperts = 48e-6;
+constexpr FetchTimes kTimes = {
+    .attention = kToken / kLayers - kExperts,
+    .experts = kExperts,
+    .expert_bytes = 9.0 * kMiB,
+    .piece_bytes = 3.0 * kMiB,
+    .link = 55.5e9,
+    .in_place = 830.3e6 / (34.0e-3 - kToken),
+    .copy_share = 5.7 / 52.8,
+};
+
+struct Predictor {
+  double right = 0;  // Of a layer's experts, how many it names.
+  bool even_strays = false;
+  bool layer_earlier = false;
+};
+
+// A number in [0, 1), on every standard library the same.
+double Draw(std::mt19937_64& random) {
+  return static_cast<double>(random() >> 11) * 0x1p-53;
+}
+
+// One that is in neither list, by odds.
+uint32_t DrawStray(std::span<const double> odds, const std::vector<bool>& taken,
+                   std::mt19937_64& random) {
+  double all = 0;
+  for (size_t e = 0; e < odds.size(); ++e) all += taken[e] ? 0 : odds[e];
+  double at = Draw(random) * all;
+  uint32_t last = 0;
+  for (uint32_t e = 0; e < odds.size(); ++e) {
+    if (taken[e]) continue;
+    last = e;
+    if ((at -= odds[e]) < 0) break;
+  }
+  return last;
+}
+
+// A layer's part of one step. `odds` and `hot` are as before it.
+FetchLayer Predict(std::span<const double> touches,
+                   std::span<const double> odds, const std::vector<bool>& hot,
+                   size_t first, const Predictor& predictor,
+                   std::mt19937_64& random) {
+  FetchLayer layer;
+  const std::vector<double> even(touches.size(), 1);
+  std::vector<bool> taken(touches.size());
+  for (size_t e = 0; e < taken.size(); ++e) taken[e] = touches[e] > 0;
+  for (uint32_t e = 0; e < touches.size(); ++e) {
+    if (touches[e] == 0) continue;
+    if (!hot[first + e]) layer.reads.push_back(e);
+    uint32_t named = e;
+    if (Draw(random) >= predictor.right) {
+      named = DrawStray(predictor.even_strays ? even : odds, taken, random);
+      taken[named] = true;
+    }
+    if (!hot[first + named]) layer.foreseen.push_back(named);
+  }
+  return layer;
+}
+
+struct Replayed {
+  std::vector<RoutingStep> steps;
+  std::vector<std::vector<bool>> hot;  // In each step.
+};
+
+Replayed ReplayHot(const RoutingSpec& spec, const RoutingOptions& routing,
+                   double part) {
+  Replayed replayed{Route(spec, routing), {}};
+  const size_t experts = replayed.steps[0].touches.size();
+  const auto room = static_cast<size_t>(part * static_cast<double>(experts));
+  std::vector<NamedPolicy> all = HotPolicies(experts, room);
+  const auto hoist = std::ranges::find(all, "hoist", &NamedPolicy::name);
+  Replay(replayed.steps, room,
+         [&](const RoutingStep& step, const std::vector<bool>& hot) {
+           replayed.hot.push_back(hot);
+           return hoist->choose(step, hot);
+         });
+  return replayed;
+}
+
+std::vector<FetchLayer> Foretell(const Replayed& replayed,
+                                 const Predictor& predictor, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const size_t experts = replayed.steps[0].touches.size() / kLayers;
+  std::vector<FetchLayer> layers;
+  for (size_t n = replayed.steps.size() / 2; n < replayed.steps.size(); ++n) {
+    const std::span<const double> touches(replayed.steps[n].touches);
+    const std::span<const double> odds(replayed.steps[n - 1].odds);
+    for (size_t l = 0; l < kLayers; ++l) {
+      const size_t first = l * experts;
+      layers.push_back(Predict(touches.subspan(first, experts),
+                               odds.subspan(first, experts), replayed.hot[n],
+                               first, predictor, random));
+      // The token is known only now.
+      const bool earlier = predictor.layer_earlier && l > 0;
+      layers.back().known_at = layers.size() - (earlier ? 2 : 1);
+    }
+  }
+  return layers;
+}
+
+// The least ring that takes at most 1 % longer than any.
+size_t PlacesNeeded(std::span<const FetchLayer> layers,
+                    const FetchTimes& times) {
+  const FetchResult unbounded = FetchAhead(layers, times);
+  size_t places = 1;
+  while (places < unbounded.places &&
+         FetchAhead(layers, times, places).seconds > 1.01 * unbounded.seconds) {
+    ++places;
+  }
+  return places;
+}
+
+Json DescribedAhead(const std::string& trace, double part,
+                    const Predictor& predictor) {
+  return {{"trace", trace},
+          {"hot", part},
+          {"right", predictor.right},
+          {"known", predictor.layer_earlier ? "a layer earlier" : "at begin"}};
+}
+
+void MeasureAhead(std::span<const FetchLayer> layers,
+                  const PolicyOptions& options, Json row, Report& report) {
+  FetchTimes times = kTimes;
+  times.waits = options.wait;
+  const auto tokens = static_cast<double>(layers.size() / kLayers);
+  double cold = 0;
+  for (const FetchLayer& layer : layers) {
+    cold += static_cast<double>(layer.reads.size()) * kTimes.expert_bytes;
+  }
+  const double today = tokens * kToken + cold / kTimes.in_place;
+  const FetchResult fetched = FetchAhead(layers, times, options.places);
+  const double link =
+      fetched.in_place_bytes + fetched.used_bytes + fetched.wasted_bytes;
+  row.update({{"cold_mb", cold / tokens / 1e6},
+              {"today_ms", today / tokens * 1e3},
+              {"ms", fetched.seconds / tokens * 1e3},
+              {"x_resident", fetched.seconds / tokens / kToken},
+              {"x_today", fetched.seconds / today},
+              {"wasted", link > 0 ? Json(fetched.wasted_bytes / link) : Json()},
+              {"places", PlacesNeeded(layers, times)}});
+  report.Add(row);
+}
+
+void RunAhead(const RunOptions& run, const PolicyOptions& options) {
+  RoutingOptions routing = options.routing;
+  routing.seed = options.seed;
+  routing.layers = kLayers;
+  routing.experts = 128;
+  routing.chosen = 8;
+  if (routing.steps < 2 || routing.prompt == 0) {
+    Fail("policy --ahead: needs two steps, and a prompt of one token");
+  }
+  Report report("policy", {{"seed", options.seed},
+                           {"steps", routing.steps},
+                           {"even_strays", options.even_strays},
+                           {"wait", options.wait},
+                           {"places", options.places}});
+  for (const RoutingSpec& spec : RoutingSpecs()) {
+    for (const double part : options.hot) {
+      const Replayed replayed = ReplayHot(spec, routing, part);
+      for (const double right : options.right) {
+        for (const bool earlier : {false, true}) {
+          const Predictor predictor = {right, options.even_strays, earlier};
+          MeasureAhead(Foretell(replayed, predictor, options.seed), options,
+                       DescribedAhead(spec.name, part, predictor), report);
+        }
+      }
+    }
+  }
+  report.Note(
+      "cold_mb: read of cold experts, a token. today: all of them in place. "
+      "wasted: copies that were not read, of all bytes over the link. places: "
+      "the least ring within 1 % of any. A stray is drawn by the generator's "
+      "own odds, with --even-strays evenly.");
+  report.Finish(run.json);
+}
+
 }  // namespace
 
 Command PolicyCommand(CLI::App& app) {
@@ -206,6 +398,18 @@ Command PolicyCommand(CLI::App& app) {
                     "no ring beyond two groups, as the optimum has it");
   command->add_flag("--experts", options->experts,
                     "policies of a mixture's hot experts instead");
+  command->add_flag("--ahead", options->ahead,
+                    "a decode that copies foreseen cold experts instead");
+  command
+      ->add_option("--right", options->right,
+                   "of a layer's experts, how many are foreseen")
+      ->delimiter(',')
+      ->check(CLI::Range(0.0, 1.0));
+  command->add_flag("--even-strays", options->even_strays,
+                    "wrong experts are any, not the likely ones");
+  command->add_flag("--wait", options->wait,
+                    "a layer waits for a copy that has started");
+  command->add_option("--places", options->places, "of the ring");
   command->add_option("--hot", options->hot, "parts of the experts")
       ->delimiter(',')
       ->check(CLI::Range(0.01, 0.99));
@@ -221,7 +425,9 @@ Command PolicyCommand(CLI::App& app) {
                       "experts of a layer, by a token");
   command->add_option("--expert-mib", options->expert_mib);
   return {command, [options](const RunOptions& run) {
-            (options->experts ? RunExperts : RunPolicy)(run, *options);
+            (options->ahead     ? RunAhead
+             : options->experts ? RunExperts
+                                : RunPolicy)(run, *options);
           }};
 }
 

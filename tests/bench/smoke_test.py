@@ -104,6 +104,19 @@ class BenchTest(unittest.TestCase):
         for reached, reported in zip(hits, (0.67, 0.81), strict=True):
             self.assertAlmostEqual(reached, reported, delta=0.03)
 
+    def test_what_is_foreseen_a_layer_earlier_takes_less(self):
+        rows = self.rows(
+            "policy", "--ahead", "--steps", "8", "--hot", "0.4,0.6", "--right",
+            "0,0.8", fields="trace hot right known cold_mb today_ms ms "
+                            "x_resident x_today wasted places")
+        self.assertEqual(len(rows), 3 * 2 * 2 * 2)
+        for late, early in zip(rows[::2], rows[1::2]):
+            if late["right"] == 0:  # The last pieces of wrong copies.
+                self.assertLess(early["x_today"], 1.05, early)
+                continue
+            self.assertLess(late["x_today"], 1, late)
+            self.assertLess(early["ms"], late["ms"], early)
+
     def test_fairness(self):
         rows = self.rows(
             "--link", "1GB/s", "fairness", "--group-mib", "1", "--groups", "16",
