@@ -81,6 +81,20 @@ TEST_P(PieceConformance, PiecesChangePlacesAtOneAddress) {
   EXPECT_TRUE(Seen(kSlabBytes) == second_);
 }
 
+// As layers would share places for fetched experts.
+TEST_P(PieceConformance, OneSlabLiesInTwoPlaces) {
+  ASSERT_OK(Place(0, hot_));
+  ASSERT_OK(Place(kSlabBytes, hot_));
+  ASSERT_OK(CopyIn(hot_.offset, third_));
+  EXPECT_TRUE(Seen(0) == third_);
+  EXPECT_TRUE(Seen(kSlabBytes) == third_);
+  // Either mapping ends alone.
+  ASSERT_OK(Place(0, cold_));
+  ASSERT_OK(CopyIn(hot_.offset, second_));
+  EXPECT_TRUE(Seen(0) == first_);
+  EXPECT_TRUE(Seen(kSlabBytes) == second_);
+}
+
 TEST_P(PieceConformance, AWorkerCannotWriteThere) {
   for (const SlabSpec& slab : {cold_, hot_}) {
     ASSERT_OK(Place(0, slab));
