@@ -84,6 +84,19 @@ TEST(FetchAhead, NoCopyStartsBesideAReadInPlace) {
   EXPECT_DOUBLE_EQ(result.in_place_bytes, 4000);
 }
 
+TEST(FetchAhead, CopiesStopWhereFewAreReadAndAreTriedAgain) {
+  std::vector<FetchLayer> layers;
+  for (size_t i = 0; i < 40; ++i) layers.push_back({{7}, {9}, i});
+  EXPECT_DOUBLE_EQ(Fetch(4, layers).wasted_bytes, 40 * 4000);
+
+  FetchTimes times = Times(4);
+  times.least_read = 0.5;
+  // Layers 0, 17 and 34.
+  EXPECT_DOUBLE_EQ(FetchAhead(layers, times).wasted_bytes, 3 * 4000);
+  for (FetchLayer& layer : layers) layer.foreseen = {7};
+  EXPECT_DOUBLE_EQ(FetchAhead(layers, times).used_bytes, 40 * 4000);
+}
+
 TEST(FetchAhead, PlaceIsFreeAfterItsLayer) {
   EXPECT_DOUBLE_EQ(Fetch(8, {{{7, 8}, {7, 8}, 0}}, 1).seconds, 8 + 8 + 1);
 
