@@ -38,7 +38,7 @@ bool IsHoistdsEnd(const Status& why) {
 Status Void(const Status& why) {
   return Status(IsHoistdsEnd(why) ? Code::kUnavailable : why.code(),
                 "the plan has ended, and what was computed with it since the "
-                "last hoist_attachment_check is void; run the pass again, its "
+                "last check is void; run the pass again, its "
                 "first stage renews the attachment (" +
                     why.message() + ")");
 }
@@ -46,8 +46,8 @@ Status Void(const Status& why) {
 Status StillStaged(uint64_t staged, const Status& why) {
   return Status(Code::kUnavailable,
                 "the plan has ended, and " + std::to_string(staged) +
-                    " stages under it are not done; end them "
-                    "(hoist_attachment_done), and stage again (" +
+                    " stages under it are not done; end them, and stage "
+                    "again (" +
                     why.message() + ")");
 }
 

@@ -92,12 +92,17 @@ Result<ModelSource> ModelSource::Create(
   return source;
 }
 
-Result<HeldModel> ModelSource::Ask(Session& session) const {
+Result<HeldModel> ModelSource::Ask(Session& session, bool* made) const {
   if (const auto* name = std::get_if<std::string>(&from_)) {
     return Describe(session, name->c_str());
   }
   if (const auto* files = std::get_if<Files>(&from_)) {
-    return Register(session, (*files)->options());
+    const hoist_register_options& options = (*files)->options();
+    if (options.name != nullptr) {  // Else the request is refused.
+      const Status there = Describe(session, options.name).status();
+      *made = there.code() == Code::kNotFound;
+    }
+    return Register(session, options);
   }
   return FindByContent(session, std::get<Content>(from_).data());
 }
@@ -112,9 +117,9 @@ std::string ModelSource::Words() const {
   return "the model of this content";
 }
 
-Result<HeldModel> ModelSource::Find(Session& session,
-                                    const ModelTable* before) const {
-  Result<HeldModel> found = Ask(session);
+Result<HeldModel> ModelSource::Find(Session& session, const ModelTable* before,
+                                    bool* made) const {
+  Result<HeldModel> found = Ask(session, made);
   if (before == nullptr) return found;
   const bool files = std::holds_alternative<Files>(from_);
   if (!found.ok()) {

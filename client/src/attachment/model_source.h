@@ -46,15 +46,17 @@ class ModelSource {
   // InvalidArgument: not just one source.
   static Result<ModelSource> Create(const hoist_attachment_options& options);
 
-  // `before`: the model that was found at first; nullptr: none yet. DataLoss:
-  // it has other weights. NotFound: it is gone.
-  Result<HeldModel> Find(Session& session, const ModelTable* before) const;
+  // `before`: the model that was found at first; nullptr: none yet. `made`: set
+  // if hoistd lacked the model, and has it of the files. DataLoss: it has other
+  // weights. NotFound: it is gone.
+  Result<HeldModel> Find(Session& session, const ModelTable* before,
+                         bool* made) const;
 
  private:
   using Files = std::unique_ptr<const SavedRegistration>;
   using Content = std::array<uint8_t, HOIST_CONTENT_BYTES>;
 
-  Result<HeldModel> Ask(Session& session) const;
+  Result<HeldModel> Ask(Session& session, bool* made) const;
   std::string Words() const;
 
   std::variant<std::string, Files, Content> from_;  // A string: the name.

@@ -79,6 +79,7 @@ Result<StandingPtr> Renewer::Stand(const PlanTerms& terms, StandingPtr& before,
   }
   Status made = Make(*at, terms);
   if (made.ok()) {
+    at->made = false;
     if (first_ == nullptr) {
       first_ = at->model.table;
       on_cpu_ = at->on_cpu(plan_options_.device);
@@ -108,7 +109,7 @@ Status Renewer::Make(Standing& at, const PlanTerms& terms) {
 Status Renewer::FindModel(Standing& at) {
   if (!at.number.empty()) return Status();
   if (at.model.table == nullptr) {
-    Result<HeldModel> found = source_.Find(*at.session, first_.get());
+    Result<HeldModel> found = source_.Find(*at.session, first_.get(), &at.made);
     if (!found.ok()) return found.status();
     at.model = std::move(found).value();
   }

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "client/src/attachment/model_source.h"
+#include "client/src/base/patience.h"
 #include "client/src/plan/plan.h"
 #include "client/src/session/session.h"
 #include "hoist/c/attachment.h"
@@ -42,7 +43,10 @@ struct Standing {
     session->plans().ForgetWakes(this);
     GiveBack();
     if (model.table != nullptr && session->Check().ok()) {
-      session->model_uses().DoneWith(*model.table);
+      session->model_uses().DoneWith(*model.table, made);
+      model.held.reset();
+      // hoistd ignores what it has not read at the session's end.
+      if (made) (void)session->Ping(GiveBackPatience(), nullptr);
     }
   }
   // Waits for the GPU.
@@ -112,6 +116,7 @@ struct Standing {
   const std::shared_ptr<Session> session;
   const std::shared_ptr<void> open;  // The last one closes the session.
   HeldModel model;
+  bool made = false;             // The model, for this one, which never stood.
   std::vector<uint32_t> number;  // Here, of the first model's groups.
   std::map<uint32_t, std::unique_ptr<Lease>> residents;  // By first number.
   std::unique_ptr<Plan> plan;  // nullptr: it gave way, or was refused.

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/src/base/patience.h"
 #include "client/src/c_api/handles.h"
 #include "client/src/model/content.h"
 #include "client/src/model/published_image.h"
@@ -267,6 +268,9 @@ int EndUse(hoist_session* session, const hoist_model* model, bool forget,
       held = std::move(model->held);
     }
     uses.DoneWith(*model->table, forget);
+    held.reset();
+    // hoistd ignores what it has not read at the session's end.
+    if (forget) (void)session->session->Ping(GiveBackPatience(), nullptr);
     return Status();
   });
 }

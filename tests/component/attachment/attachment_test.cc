@@ -47,7 +47,7 @@ TEST_F(AttachmentTest, EndsItsStagesFirst) {
   EXPECT_EQ(WrongWords(data, 1, 2, kBytes), 0u);
   const hoist::Status other = Use(3, 3);
   EXPECT_EQ(other.code(), Code::kUnavailable);
-  EXPECT_NE(other.message().find("hoist_attachment_done"), std::string::npos)
+  EXPECT_NE(other.message().find("not done; end them"), std::string::npos)
       << other.message();
   EXPECT_EQ(attachment_->state(), AttachmentState::kEnded);
   EXPECT_EQ(WrongWords(data, 1, 2, kBytes), 0u);

@@ -78,7 +78,8 @@ typedef struct hoist_attachment_options {
 } hoist_attachment_options;
 
 /* Connects, finds the model, and sets the plan. Fails as hoist_connect, the
- * source's call, and hoist_set_plan. */
+ * source's call, and hoist_set_plan; hoistd then forgets a model that it has
+ * made of `files`, as hoist_forget_unused_model. */
 HOIST_API int hoist_attach(const hoist_attachment_options* options,
                            hoist_attachment** attachment, hoist_error** error);
 /* Waits for the GPU, and gives everything back; see hoist_plan_free. NULL is
