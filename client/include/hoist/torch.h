@@ -347,10 +347,11 @@ class Attached {
 };
 
 // Puts the module's weights under hoist, within options.plan.budget_bytes of
-// device memory. On an error the module is unchanged; it keeps its memory until
-// all is published. Without `path` and `model`, a module that an Attached left
-// without weights gets its old ones, in their old groups. InvalidArgument: a
-// weight that hoist cannot keep, by name. NotFound: `path` or `model` lacks a
+// device memory. On an error the module is unchanged, and hoistd forgets what
+// it lacked before, unless another session uses it; the module keeps its memory
+// until all is published. Without `path` and `model`, a module that an Attached
+// left without weights gets its old ones, in their old groups. InvalidArgument:
+// a weight that hoist cannot keep, by name. NotFound: `path` or `model` lacks a
 // weight, or hoistd has lost those left there. FailedPrecondition: the module
 // is attached; or a weight has no bytes, or was left elsewhere than the others;
 // give `path` or `model`. ResourceExhausted: the budget is too small.

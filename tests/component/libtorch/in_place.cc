@@ -85,6 +85,17 @@ TEST(AllIsTheFilesAtEveryBudget) {
   }
 }
 
+TEST(AFailedOpenLeavesNoModel) {
+  World world(0);  // Of the same files, under another name.
+  ht::InPlaceTensorsOptions options;
+  options.name = "undone";
+  options.device = 9;
+  EXPECT(
+      !ht::InPlaceTensors::Open(world.session, Path(), {{kUp}}, options).ok());
+  EXPECT(world.session.DescribeModel("undone").status().code() ==
+         Code::kNotFound);
+}
+
 TEST(WhatIsTouchedMostBecomesHotBetweenPasses) {
   World world(2 * kExpert);
   const Tensor chosen = torch::tensor({6, 1});

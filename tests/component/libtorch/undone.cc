@@ -1,7 +1,8 @@
 // Attaches that fail at each of their steps, and files that the module has no
-// place for all of: the module is as it was. Beside a hoistd, as check.cc.
+// place for all of: the module is as it was, and hoistd has no new model.
+// Beside a hoistd, as check.cc.
 //
-//   undone SOCKET FOLDER
+//   undone SOCKET FOLDER HOISTD
 //
 // Exit status: 0 if all passed.
 #include <c10/core/CPUAllocator.h>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "check.h"
+#include "hoistd.h"
 #include "tensors.h"
 
 namespace {
@@ -24,14 +26,6 @@ namespace nn = torch::nn;
 namespace ht = hoist::torch;
 using namespace hoist_check;  // NOLINT
 using hoist::Code;
-
-std::string socket_path, folder;
-
-hoist::Session Connect() {
-  hoist::ConnectOptions options;
-  options.socket_path = socket_path;
-  return Take(hoist::Session::Connect(options));
-}
 
 constexpr int64_t kWidth = 64, kLayers = 4;
 
@@ -125,6 +119,15 @@ class Belongings {
   std::vector<Had> had_;
 };
 
+// An admin's list uses none of them.
+bool HasModel(const std::string& name) {
+  return Says(Ctl("models --json"), name);
+}
+void AwaitItsEnd(const std::string& name) {
+  while (HasModel(name)) {
+  }
+}
+
 // Torch's memory of the CPU, which ends after so many allocations.
 class Scarce final : public c10::Allocator {
  public:
@@ -151,8 +154,10 @@ class Scarce final : public c10::Allocator {
   c10::Allocator* real_;
 };
 
-// Fails each allocation of an attach, one after another; returns how many.
-int FailEach(const ht::AttachOptions& options, uint64_t seed) {
+// Fails each allocation of an attach, one after another; returns how many. A
+// failed one leaves no model of that name.
+int FailEach(const ht::AttachOptions& options, const std::string& name,
+             uint64_t seed) {
   hoist::Session session = Connect();
   nn::Sequential net = MakeNet(seed);
   const Belongings own(*net);
@@ -167,6 +172,7 @@ int FailEach(const ht::AttachOptions& options, uint64_t seed) {
       EXPECT(attached.status().code() == Code::kResourceExhausted);
     }
     EXPECT(own.AllThere());
+    AwaitItsEnd(name);
   }
 }
 
@@ -174,7 +180,49 @@ TEST(MemoryThatEndsAtAnyStepChangesNothing) {
   ht::AttachOptions options = Options();
   options.path = WriteNet("undone", MakeNet(2));
   // The excluded layer's two, and of each BatchNorm two.
-  EXPECT(FailEach(options, 3) >= 2 + 2 * kLayers);
+  EXPECT(FailEach(options, "undone.safetensors", 3) >= 2 + 2 * kLayers);
+}
+
+// By path; published under a name; published under that of its content.
+std::map<std::string, ht::AttachOptions> WaysToMakeOne(uint64_t seed) {
+  std::map<std::string, ht::AttachOptions> ways;
+  for (const char* name : {"by-path.safetensors", "by-name", "libtorch-"}) {
+    ways[name] = Options();
+  }
+  ways["by-path.safetensors"].path = WriteNet("by-path", MakeNet(seed));
+  ways["by-name"].name = "by-name";
+  return ways;
+}
+
+TEST(ARefusedPlanLeavesNoModel) {
+  for (auto& [name, options] : WaysToMakeOne(7)) {
+    hoist::Session session = Connect();
+    nn::Sequential net = MakeNet(7);
+    options.plan.budget_bytes = 1;
+    EXPECT(ht::Attach(*net, session, options).status().code() ==
+           Code::kResourceExhausted);
+    AwaitItsEnd(name);
+  }
+}
+
+TEST(ARefusedPlanLeavesWhatWasThere) {
+  for (auto& [name, options] : WaysToMakeOne(8)) {
+    hoist::Session other = Connect();
+    nn::Sequential plain = MakeNet(8), net = MakeNet(8), again = MakeNet(8);
+    auto there = Take(ht::Attach(*net, other, options));
+    {
+      hoist::Session session = Connect();
+      options.plan.budget_bytes = 1;
+      EXPECT(ht::Attach(*again, session, options).status().code() ==
+             Code::kResourceExhausted);
+    }
+    EXPECT(HasModel(name));
+    const std::string full(there.model().name());
+    Ok(there.Detach());
+    EXPECT(SameBits(net->parameters()[0], plain->parameters()[0]));
+    // The next way would find the same content.
+    Ok(other.Forget(Take(other.DescribeModel(full))));
+  }
 }
 
 TEST(AFullGpuChangesNothing) {
@@ -228,12 +276,13 @@ TEST(WeightsOfOtherModulesInAFileAreNot) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    std::fprintf(stderr, "undone SOCKET FOLDER\n");
+  if (argc != 4) {
+    std::fprintf(stderr, "undone SOCKET FOLDER HOISTD\n");
     return 2;
   }
   socket_path = argv[1];
   folder = argv[2];
+  binary = argv[3];
   const torch::NoGradGuard no_grad;
   torch::set_num_threads(1);
   int failed = 0, left_out = 0;

@@ -35,6 +35,20 @@ class Attacher {
         state_(std::make_unique<Attached::State>()) {
     Walk(module, "", &tree_);
   }
+  Attacher(const Attacher&) = delete;
+  Attacher& operator=(const Attacher&) = delete;
+  // An attach that has failed leaves no model that hoistd lacked before, unless
+  // another session uses it.
+  ~Attacher() {
+    if (state_ == nullptr) return;              // Taken.
+    if (made_ && state_->staged.has_value()) {  // The plan has the model.
+      (void)Keep(
+          session_.DescribeModel(std::string(state_->staged->model().name())));
+    }
+    state_.reset();
+    // No effect if it was moved away.
+    if (model_.has_value()) EndUse(session_, *model_, made_);
+  }
 
   Status Run() {
     if (!options_.plan.order.empty()) {
@@ -49,32 +63,36 @@ class Attacher {
     }
     std::shared_ptr<const Source> left;
     if (Status s = theirs ? Status() : FindLeft(&left); !s.ok()) return s;
-    Result<Model> model = theirs            ? FindModel()
-                          : left != nullptr ? FindAgain(*left)
-                                            : publisher_.Run();
-    if (!model.ok()) return model.status();
+    Status found = theirs            ? Keep(FindModel())
+                   : left != nullptr ? Keep(FindAgain(*left))
+                                     : publisher_.Run(&model_, &made_);
+    if (!found.ok()) return found;
     state_->bindings.source = std::make_shared<const Source>(
-        Source{at_.has_value() ? *at_ : SourceOf(*model),
-               std::string(model->name()), model->fingerprint()});
-    Status bound = theirs            ? BindByName(*model)
-                   : left != nullptr ? BindLeft(*model)
-                                     : BindPublished(*model);
-    if (bound.ok()) bound = MakePlan(*model);
-    // No effect if the model was moved away.
-    if (!bound.ok()) (void)session_.DoneWith(*model);
+        Source{at_.has_value() ? *at_ : SourceOf(*model_),
+               std::string(model_->name()), model_->fingerprint()});
+    Status bound = theirs            ? BindByName(*model_)
+                   : left != nullptr ? BindLeft(*model_)
+                                     : BindPublished(*model_);
+    if (bound.ok()) bound = MakePlan();
     return bound.ok() ? TakeOver() : bound;
   }
 
   Attached Take() { return Attached(std::move(state_)); }
 
  private:
-  // Moves `model` away, unless the plan is refused.
-  Status MakePlan(Model& model) {
+  Status Keep(Result<Model> found) {
+    if (!found.ok()) return found.status();
+    model_.emplace(std::move(*found));
+    return Status();
+  }
+
+  // Moves the model away, unless it fails.
+  Status MakePlan() {
     PlanOptions plan = options_.plan;
-    if (Status s = FillOrder(model, &plan); !s.ok()) return s;
+    if (Status s = FillOrder(*model_, &plan); !s.ok()) return s;
     state_->turn_deadline = options_.turn_deadline;
     Result<StagedTensors> staged = StagedTensors::Create(
-        session_, std::move(model), plan, state_->bindings.source->at);
+        session_, std::move(*model_), plan, state_->bindings.source->at);
     if (!staged.ok()) return staged.status();
     state_->device = staged->device();
     state_->staged.emplace(std::move(*staged));
@@ -121,6 +139,7 @@ class Attacher {
         options_.groups == Groups::kLeaf ? Grouping::kModule : Grouping::kBlock;
     given.readers = options_.readers;
     at_ = given;
+    made_ = IsLacking(session_, given.name);
     return session_.RegisterModel(given);
   }
 
@@ -148,6 +167,8 @@ class Attacher {
 
   Result<Model> FindAgain(const Source& left) {
     at_ = left.at;
+    const auto* files = std::get_if<RegisterOptions>(&left.at);
+    made_ = files != nullptr && IsLacking(session_, files->name);
     Result<Model> found = left.Find(session_);
     if (found.ok() || (found.status().code() != Code::kNotFound &&
                        found.status().code() != Code::kDataLoss)) {
@@ -465,6 +486,8 @@ class Attacher {
   Tree tree_;
   Publisher publisher_{tree_, options_, session_};
   std::optional<ModelSource> at_;  // Unless the model says itself.
+  std::optional<Model> model_;     // Until the plan has it.
+  bool made_ = false;              // hoistd lacked it.
   std::unordered_map<c10::StorageImpl*, size_t> homes_;
   std::vector<std::pair<at::Tensor, std::pair<uint32_t, uint32_t>>> to_load_;
   std::unique_ptr<Attached::State> state_;

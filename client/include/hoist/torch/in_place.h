@@ -33,6 +33,7 @@
 #include <utility>
 #include <vector>
 
+#include "hoist/torch/source.h"
 #include "hoist/torch/tensor.h"
 
 namespace hoist {
@@ -131,6 +132,7 @@ class InPlaceTensors {
   InPlaceTensors(std::shared_ptr<State> state, Entries entries)
       : state_(std::move(state)), entries_(std::move(entries)) {}
 
+  static Status NameByPath(const std::string& path, std::string* name);
   static Result<Entries> Look(const Model& files,
                               const std::vector<TouchedInPart>& wanted);
   static uint64_t PieceBytes(uint64_t unit_bytes);
@@ -318,6 +320,20 @@ inline void InPlaceTensors::Show(const std::vector<TouchedInPart>& wanted) {
   }
 }
 
+// Unless it has one.
+inline Status InPlaceTensors::NameByPath(const std::string& path,
+                                         std::string* name) {
+  if (!name->empty()) return Status();
+  // "/" may not be at an end of a model's name.
+  const size_t first = path.find_first_not_of('/');
+  if (first == std::string::npos) {
+    return Status(Code::kInvalidArgument, "`path` is empty");
+  }
+  *name =
+      path.substr(first, path.find_last_not_of('/') - first + 1) + "#in-place";
+  return Status();
+}
+
 inline Result<InPlaceTensors> InPlaceTensors::Open(
     Session& session, const std::string& path,
     const std::vector<TouchedInPart>& wanted,
@@ -327,15 +343,7 @@ inline Result<InPlaceTensors> InPlaceTensors::Open(
   }
   if (Status s = session.HasInPlace(); !s.ok()) return s;
   std::string name = options.name;
-  if (name.empty()) {
-    // "/" may not be at an end of a model's name.
-    const size_t first = path.find_first_not_of('/');
-    if (first == std::string::npos) {
-      return Status(Code::kInvalidArgument, "`path` is empty");
-    }
-    name = path.substr(first, path.find_last_not_of('/') - first + 1) +
-           "#in-place";
-  }
+  if (Status s = NameByPath(path, &name); !s.ok()) return s;
   // Registered as is first, for its metadata; no weight is read.
   RegisterOptions whole;
   whole.name = name + "#files";
@@ -355,13 +363,14 @@ inline Result<InPlaceTensors> InPlaceTensors::Open(
   pieces.name = name;
   pieces.path = path;
   pieces.readers = options.readers;
+  const bool is_new = internal::IsLacking(session, name);
   Result<Model> model = session.RegisterModel(pieces);
   if (!model.ok()) return model.status();
-  Result<Session> shared = session.Share();
-  if (!shared.ok()) return shared.status();
 
   std::shared_ptr<State> state;
   Status made = internal::Catching([&]() -> Status {
+    Result<Session> shared = session.Share();
+    if (!shared.ok()) return shared.status();
     Result<c10::Device> device =
         internal::TorchDevice(session, options.device, nullptr);
     if (!device.ok()) return device.status();
@@ -383,7 +392,10 @@ inline Result<InPlaceTensors> InPlaceTensors::Open(
                                 std::move(counts), std::move(*in_place));
     return Status();
   });
-  if (!made.ok()) return made;
+  if (!made.ok()) {
+    internal::EndUse(session, *model, is_new);
+    return made;
+  }
   InPlaceTensors opened(std::move(state), std::move(*entries));
   opened.Show(wanted);
   return opened;

@@ -19,13 +19,27 @@ class Publisher {
   Publisher(const Tree& tree, const AttachOptions& options, Session& session)
       : tree_(tree), options_(options), session_(session) {}
 
-  // Returns the complete model, with these groups.
-  Result<Model> Run() {
-    std::optional<Model> model;
-    Status published = PublishGroups(&model);
-    if (published.ok()) return std::move(*model);
-    if (model.has_value()) (void)session_.DoneWith(*model);
-    return published;
+  // `model`: complete, with these groups; if it fails, whatever is published.
+  // `made`: whether hoistd lacked it.
+  Status Run(std::optional<Model>* model, bool* made) {
+    stored_ = FindStored(tree_);
+    for (Stored& stored : stored_) {
+      // Each view then begins at a whole element of the bytes.
+      if (!stored.alike) stored.from -= stored.from % 16;
+    }
+    groups_ = GroupStored(tree_, stored_,
+                          Grouper(tree_, options_.groups, options_.rule).Run());
+    if (groups_.empty()) {
+      return Status(Code::kInvalidArgument,
+                    "the module has no weight that hoist may keep");
+    }
+    std::string name = options_.name;
+    if (name.empty()) {
+      Status looked = FindSame(model, &name);
+      if (!looked.ok() || model->has_value()) return looked;
+    }
+    *made = IsLacking(session_, name);
+    return PublishAs(name, model);
   }
 
   // Ranges of bytes, and their groups.
@@ -110,23 +124,7 @@ class Publisher {
     return Status();
   }
 
-  Status PublishGroups(std::optional<Model>* model) {
-    stored_ = FindStored(tree_);
-    for (Stored& stored : stored_) {
-      // Each view then begins at a whole element of the bytes.
-      if (!stored.alike) stored.from -= stored.from % 16;
-    }
-    groups_ = GroupStored(tree_, stored_,
-                          Grouper(tree_, options_.groups, options_.rule).Run());
-    if (groups_.empty()) {
-      return Status(Code::kInvalidArgument,
-                    "the module has no weight that hoist may keep");
-    }
-    std::string name = options_.name;
-    if (name.empty()) {
-      Status looked = FindSame(model, &name);
-      if (!looked.ok() || model->has_value()) return looked;
-    }
+  Status PublishAs(const std::string& name, std::optional<Model>* model) {
     for (const StoredGroup& group : groups_) {
       std::vector<at::Tensor> keep;
       PublishOptions request = RequestOf(group, &keep);

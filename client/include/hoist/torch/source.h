@@ -16,6 +16,16 @@ inline namespace v0 {
 namespace torch {
 namespace internal {
 
+// Whether hoistd has no model of that name.
+inline bool IsLacking(Session& session, const std::string& name) {
+  return session.Find(ModelSource(name)).status().code() == Code::kNotFound;
+}
+// Ends a failed call's use of a model. `made`: it was lacking before.
+inline void EndUse(Session& session, const Model& model, bool made) {
+  (void)(made ? hoist_forget_unused_model : hoist_done_with_model)(
+      session.get(), model.get(), nullptr);
+}
+
 // A model, and its expected weights.
 struct Source {
   ModelSource at;

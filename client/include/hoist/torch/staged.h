@@ -67,9 +67,9 @@ class StagedTensors {
 
   // `options` as for Session::SetPlan, but only EndPass learns an order, since
   // addresses are kept. ResourceExhausted: the budget is too small; the message
-  // says how much would be enough, and the caller keeps `model`. It keeps the
-  // session alive. `source`: where the model is found again after hoistd's end.
-  // Its end ends the session's use of the model.
+  // says how much would be enough. If it fails, the caller keeps `model`. It
+  // keeps the session alive. `source`: where the model is found again after
+  // hoistd's end. Its end ends the session's use of the model.
   static Result<StagedTensors> Create(Session& session, Model&& model,
                                       const PlanOptions& options,
                                       const ModelSource& source) {
@@ -80,14 +80,14 @@ class StagedTensors {
     given.renew_deadline = options.stage_deadline;
     Result<Attachment> plan = Attachment::Create(given, session, model);
     if (!plan.ok()) return plan.status();
-    auto state = std::make_unique<State>(std::move(model), std::move(*plan),
-                                         options.gives_way);
+    std::unique_ptr<State> state;
     Status made = internal::Catching([&] {
-      const void* data = state->AnyAddress();
-      Result<c10::Device> device =
-          internal::TorchDevice(session, options.device, data);
-      if (device.ok()) state->device = *device;
-      return device.status();
+      Result<c10::Device> device = internal::TorchDevice(
+          session, options.device, AnyAddress(model, *plan));
+      if (!device.ok()) return device.status();
+      state = std::make_unique<State>(std::move(model), std::move(*plan),
+                                      *device, options.gives_way);
+      return Status();
     });
     if (!made.ok()) return made;
     return StagedTensors(std::move(state));
@@ -162,14 +162,14 @@ class StagedTensors {
     std::unordered_map<std::string, uint32_t> by_name;
   };
   struct State {
-    State(Model m, Attachment p, bool gives)
+    State(Model m, Attachment p, c10::Device d, bool gives)
         : model(std::move(m)),
           plan(std::move(p)),
           gives_way(gives),
+          device(d),
           groups(std::make_unique<Group[]>(model.group_count())) {}
     ~State() { Unbind(0); }
 
-    const void* AnyAddress() const;
     Status Begin(uint32_t group, hoist_stream stream,
                  std::chrono::milliseconds turn_deadline);
     Status End(uint32_t group, hoist_stream stream);
@@ -184,7 +184,7 @@ class StagedTensors {
     Model model;
     mutable Attachment plan;
     const bool gives_way;
-    c10::Device device{at::kCPU};
+    const c10::Device device;
     std::atomic<uint64_t> generation{0};  // Older ones are unbound.
     std::unique_ptr<Group[]> groups;
     Watcher watcher;
@@ -192,6 +192,8 @@ class StagedTensors {
 
   explicit StagedTensors(std::unique_ptr<State> state)
       : state_(std::move(state)) {}
+
+  static const void* AnyAddress(const Model& model, const Attachment& plan);
 
   Status Anew(Status made) {
     (void)state_->Refresh();
@@ -299,7 +301,8 @@ inline Result<StagedTensors::Scope> StagedTensors::Stage(
   return Stage(*index, turn_deadline);
 }
 
-inline const void* StagedTensors::State::AnyAddress() const {
+inline const void* StagedTensors::AnyAddress(const Model& model,
+                                             const Attachment& plan) {
   for (uint32_t g = 0; g < model.group_count(); ++g) {
     if (model.group_image_bytes(g) == 0) continue;
     const uint32_t count = static_cast<uint32_t>(model.tensors(g).size());
