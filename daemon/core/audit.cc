@@ -70,6 +70,11 @@ void Audit::Check(RequestId request, GroupKey key, bool repair,
                                            /*urgent=*/false, effects);
     ++check.open;
   }
+  if (const auto offset = copies_.pageable().Read(key)) {
+    check.pageable = supply_.transfers().Start(key, CheckOnPageable{*offset},
+                                               /*urgent=*/false, effects);
+    ++check.open;
+  }
   if (group->spilled.has_value()) {
     check.disk = supply_.transfers().Start(key, CheckOnDisk{*group->spilled},
                                            /*urgent=*/false, effects);
@@ -110,6 +115,8 @@ bool Audit::ReadDone(const Transfer& transfer, const absl::Status& read,
   DeviceCheck* const device = check.Find(transfer.id);
   if (check.host == transfer.id) {
     check.host_status = status;
+  } else if (check.pageable == transfer.id) {
+    check.pageable_status = PageableRead(transfer.key, status, effects);
   } else if (check.disk == transfer.id) {
     check.disk_status = status;
   } else if (device == nullptr) {
@@ -123,6 +130,21 @@ bool Audit::ReadDone(const Transfer& transfer, const absl::Status& read,
   if (device != nullptr) device->status = status;
   if (--check.open == 0) Conclude(transfer.key, now, effects);
   return true;
+}
+
+// A damaged one goes at once: a stage may need it.
+absl::Status Audit::PageableRead(GroupKey key, const absl::Status& status,
+                                 Effects& effects) {
+  PageableBook& pageable = copies_.pageable();
+  pageable.EndRead(key);
+  if (status.ok()) return status;
+  if (!pageable.Has(key)) {
+    return absl::DataLossError(absl::StrCat(
+        std::string(status.message()), "; it has left meanwhile: check again"));
+  }
+  pageable.Forget(key);
+  supply_.MarkLostIfGone(key, status, effects);
+  return status;
 }
 
 // All copies have been read.
@@ -141,6 +163,13 @@ void Audit::Conclude(GroupKey key, absl::Time now, Effects& effects) {
   } else if (!check.disk_status.ok()) {
     find(OnDisk(), absl::StrCat("cannot be read: ",
                                 std::string(check.disk_status.message())));
+  }
+  if (!check.pageable_status.ok()) {
+    find(OnPageable(),
+         absl::StrCat("damaged: ", std::string(check.pageable_status.message()),
+                      copies_.FindGroup(key)->lost.ok()
+                          ? ""
+                          : "; it is lost: publish it again"));
   }
   if (!check.host_status.ok()) HostDamaged(key, check, find, effects);
   for (DeviceCheck& device : check.devices) {
@@ -184,7 +213,10 @@ void Audit::DiskIsBad(GroupKey key, const GroupCheck& check, FindingFn find,
   Copy& host = copies_.At({key, kHost});
   if (!check.host.has_value() || !check.host_status.ok()) {
     supply_.MarkLostIfGone(key, check.disk_status, effects);
-    return find(OnDisk(), absl::StrCat("damaged: ", why));
+    return find(OnDisk(), absl::StrCat("damaged: ", why,
+                                       copies_.pageable().Has(key)
+                                           ? "; pageable memory has its bytes"
+                                           : ""));
   }
   if (!check.repair || !space_.CanSpill() || !host.present()) {
     return find(OnDisk(), absl::StrCat("damaged: ", why,

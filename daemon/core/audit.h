@@ -69,6 +69,8 @@ class Audit {
                 const Content& content, absl::Time now, Effects& effects);
   void Conclude(GroupKey key, absl::Time now, Effects& effects);
   void CheckOver(GroupKey key, Effects& effects);
+  absl::Status PageableRead(GroupKey key, const absl::Status& status,
+                            Effects& effects);
   void Find(const CopyRef& ref, std::string what, Effects& effects);
   void DiskIsBad(GroupKey key, const GroupCheck& check, FindingFn find,
                  Effects& effects);

@@ -28,8 +28,10 @@ struct GroupCheck {
   bool repair = false;
   int open = 0;  // Unfinished transfers and repairs.
   std::optional<TransferId> host;
+  std::optional<TransferId> pageable;
   std::optional<TransferId> disk;
   absl::Status host_status;
+  absl::Status pageable_status;
   absl::Status disk_status;
   std::vector<DeviceCheck> devices;
   CheckedGroup result;

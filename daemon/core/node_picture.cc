@@ -57,9 +57,12 @@ TierUse NodePicture::UseOfPageable() const {
   tier.allocated_bytes = tier.capacity_bytes;
   tier.used_bytes = pageable.memory().used();
   tier.largest_free_bytes = pageable.memory().largest_free();
+  uint64_t rest = tier.used_bytes;
   for (const auto& [key, image] : pageable.images()) {
     tier.holders.push_back({node_.copies.NameOf(key), image.bytes});
+    rest -= image.bytes;
   }
+  if (rest > 0) tier.holders.push_back({"images that checks still read", rest});
   return tier;
 }
 

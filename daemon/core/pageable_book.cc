@@ -21,7 +21,9 @@ bool PageableBook::Place(GroupKey key, uint64_t bytes, absl::Time now) {
   std::optional<uint64_t> offset = memory_.Allocate(bytes, owner);
   if (!offset.has_value()) {
     const auto worth = [&](OwnerId other) -> std::optional<double> {
-      const Image& image = images_.at(keys_.at(other));
+      const auto of = keys_.find(other);
+      if (of == keys_.end() || read_.contains(of->second)) return std::nullopt;
+      const Image& image = images_.at(of->second);
       if (image.state != State::kThere) return std::nullopt;
       const double age = absl::ToDoubleSeconds(now - image.since);
       return static_cast<double>(image.bytes) / std::max(age, 1e-3);
@@ -59,9 +61,13 @@ std::optional<uint64_t> PageableBook::Take(GroupKey key) {
 void PageableBook::Drop(GroupKey key) {
   const auto found = images_.find(key);
   HOIST_CHECK(found != images_.end());
-  memory_.Free(found->second.offset);
-  keys_.erase(found->second.owner);
+  const Image image = found->second;
+  keys_.erase(image.owner);
   images_.erase(found);
+  const auto read = read_.find(key);
+  if (read == read_.end() || read->second.owner != image.owner) {
+    memory_.Free(image.offset);
+  }
 }
 
 bool PageableBook::Evict(GroupKey key) {
@@ -85,6 +91,18 @@ bool PageableBook::KeepOnly(GroupKey key) {
   State& state = found->second.state;
   if (state == State::kThere) state = State::kOnly;
   return state == State::kOnly || state == State::kGoing;
+}
+
+std::optional<uint64_t> PageableBook::Read(GroupKey key) {
+  if (!Has(key)) return std::nullopt;
+  const Image& image = images_.at(key);
+  HOIST_CHECK(read_.emplace(key, image).second);
+  return image.offset;
+}
+
+void PageableBook::EndRead(GroupKey key) {
+  const Image read = read_.extract(key).mapped();
+  if (!keys_.contains(read.owner)) memory_.Free(read.offset);
 }
 
 const PageableBook::Image* PageableBook::Find(GroupKey key) const {

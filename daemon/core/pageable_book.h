@@ -60,6 +60,11 @@ class PageableBook {
   // It has the only copy. False: it is not there.
   bool KeepOnly(GroupKey key);
 
+  // A check reads the image, once at a time: returns its offset. It may go
+  // meanwhile; its place is free only after EndRead. nullopt: it is not there.
+  std::optional<uint64_t> Read(GroupKey key);
+  void EndRead(GroupKey key);
+
   // nullptr: it is neither there nor coming.
   const Image* Find(GroupKey key) const;
   bool Has(GroupKey key) const;  // It can be copied to the pool.
@@ -70,6 +75,7 @@ class PageableBook {
   ExtentMap memory_;
   std::map<GroupKey, Image> images_;
   std::map<OwnerId, GroupKey> keys_;
+  std::map<GroupKey, Image> read_;  // By checks; perhaps gone.
   uint64_t last_owner_ = 0;
   absl::Time retry_at_ = absl::InfinitePast();
 };

@@ -43,6 +43,9 @@ struct CheckOnDevice {  // Likewise.
   DeviceIndex device;
   uint64_t device_offset = 0;
 };
+struct CheckOnPageable {  // Likewise.
+  uint64_t pageable_offset = 0;
+};
 struct CheckOnDisk {  // Reads and compares the image; stores nothing.
   SpillId from;
 };
@@ -79,8 +82,9 @@ struct HostToClient {
 };
 using TransferWay =
     std::variant<FilesToHost, SpillToHost, ClientToHost, CheckOnHost,
-                 CheckOnDevice, CheckOnDisk, HostToSpill, HostToDevice,
-                 InPlaceToDevice, HostToClient, HostToPageable, PageableToHost>;
+                 CheckOnDevice, CheckOnPageable, CheckOnDisk, HostToSpill,
+                 HostToDevice, InPlaceToDevice, HostToClient, HostToPageable,
+                 PageableToHost>;
 
 struct Transfer {
   TransferId id;

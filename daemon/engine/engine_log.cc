@@ -37,6 +37,9 @@ std::string WayOf(const Transfer& transfer) {
           [](const CheckOnDevice& way) {
             return absl::StrCat("check on ", ToString(OnDevice(way.device)));
           },
+          [](const CheckOnPageable&) {
+            return std::string("check on pageable");
+          },
           [](const CheckOnDisk&) { return std::string("check on disk"); },
           [](const HostToSpill&) { return std::string("host -> disk"); },
           [&](const HostToDevice& way) { return to("host", way.device); },

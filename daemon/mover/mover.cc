@@ -125,6 +125,7 @@ TransferQueue& Mover::QueueOf(const Transfer& transfer) {
           [&](const CheckOnDevice&) -> TransferQueue& {
             return device_checks_;
           },
+          [&](const CheckOnPageable&) -> TransferQueue& { return checks_; },
           [&](const CheckOnDisk&) -> TransferQueue& { return checks_; },
           [&](const HostToSpill&) -> TransferQueue& { return spills_; },
           [&](const HostToDevice&) -> TransferQueue& {
@@ -311,6 +312,15 @@ void Mover::Carry(const Transfer& transfer, const CheckOnDevice& way) {
         Report(id, content.status(), result);
       })
       ->Start();
+}
+
+void Mover::Carry(const Transfer& transfer, const CheckOnPageable& way) {
+  receivers_->Post([this, transfer, way] {
+    Hash(transfer,
+         parts_.pageable.subspan(way.pageable_offset,
+                                 transfer.group->image_bytes),
+         nullptr);
+  });
 }
 
 void Mover::Carry(const Transfer& transfer, const CheckOnDisk& way) {

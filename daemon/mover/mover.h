@@ -104,6 +104,7 @@ class Mover {
   void Carry(const Transfer& transfer, const ClientToHost& way);
   void Carry(const Transfer& transfer, const CheckOnHost& way);
   void Carry(const Transfer& transfer, const CheckOnDevice& way);
+  void Carry(const Transfer& transfer, const CheckOnPageable& way);
   void Carry(const Transfer& transfer, const CheckOnDisk& way);
   void Carry(const Transfer& transfer, const HostToSpill& way);
   void Carry(const Transfer& transfer, const HostToDevice& way);

@@ -19,6 +19,7 @@ std::optional<TraceKind> KindOf(const TransferWay& way) {
           [](const ClientToHost&) -> Kind { return TraceKind::kReceive; },
           [](const CheckOnHost&) -> Kind { return TraceKind::kCheck; },
           [](const CheckOnDevice&) -> Kind { return std::nullopt; },
+          [](const CheckOnPageable&) -> Kind { return TraceKind::kCheck; },
           [](const CheckOnDisk&) -> Kind { return TraceKind::kCheck; },
           [](const HostToSpill&) -> Kind { return TraceKind::kSpillWrite; },
           [](const HostToDevice&) -> Kind { return std::nullopt; },

@@ -562,6 +562,7 @@ void NodeRig::Finish(TransferId id, absl::Status status) {
   }
   if (transfer.by<ClientToHost>() != nullptr ||
       transfer.by<CheckOnHost>() != nullptr ||
+      transfer.by<CheckOnPageable>() != nullptr ||
       transfer.by<CheckOnDevice>() != nullptr) {
     result.content = ContentOf(transfer);
   }
@@ -608,7 +609,8 @@ Content NodeRig::ContentOf(const Transfer& transfer) const {
   content[0] = contents_.at(transfer.group.get());
   const auto* device = transfer.by<CheckOnDevice>();
   const bool changed =
-      transfer.by<CheckOnHost>() != nullptr
+      transfer.by<CheckOnHost>() != nullptr ||
+              transfer.by<CheckOnPageable>() != nullptr
           ? changed_on_host_.contains(transfer.group.get())
           : device != nullptr && changed_on_device_.contains(
                                      {device->device, device->device_offset});

@@ -104,6 +104,10 @@ void NodeRig::Begin(const Transfer& transfer) {
     ExpectImage(device_memory_[way->device.number()], way->device_offset,
                 *transfer.group, "a check of what is not there");
   }
+  if (const auto* way = transfer.by<CheckOnPageable>()) {
+    ExpectImage(pageable_, way->pageable_offset, *transfer.group,
+                "a check of what is not there");
+  }
   if (const auto to = WrittenOn(transfer)) {
     const uint32_t d = to->first.number();
     EXPECT_TRUE(devices_[d]->Covers(to->second, bytes));
@@ -116,6 +120,11 @@ void NodeRig::End(const Transfer& transfer, const absl::Status& status) {
   if (const auto* way = transfer.by<CheckOnDevice>()) {
     ExpectImage(device_memory_[way->device.number()], way->device_offset,
                 *transfer.group, "it moved while it was checked");
+    return;
+  }
+  if (const auto* way = transfer.by<CheckOnPageable>()) {
+    ExpectImage(pageable_, way->pageable_offset, *transfer.group,
+                "it moved while it was checked");
     return;
   }
   if (transfer.by<CheckOnHost>() != nullptr) {

@@ -6,6 +6,7 @@
 
 namespace hoistd::node_pageable_test {
 
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::kPage;
 using testing::NodeRig;
@@ -169,6 +170,87 @@ TEST_F(NodePageable, AnotherHoistdReadsTheDisk) {
   for (const GroupKey key : {a, b}) rig_.StageNow(session_, key);
 }
 
+TEST_F(NodePageable, ACheckReadsItThere) {
+  const GroupKey a = Saved("a");
+  for (const char* group : {"b", "c", "d"}) Saved(group);
+  ASSERT_TRUE(Pageable(a));
+  const RequestId check = rig_.CheckGroup(a);
+  EXPECT_THAT(rig_.Moving<CheckOnPageable>(), SizeIs(1));
+  rig_.FinishAll();
+  EXPECT_EQ(rig_.AnswerTo(check)->checked.bytes, 4 * kPage) << "the disk too";
+  EXPECT_THAT(rig_.AnswerTo(check)->checked.findings, IsEmpty());
+  EXPECT_TRUE(Pageable(a));
+}
+
+TEST_F(NodePageable, ADamagedOneIsFoundAndTheDiskServes) {
+  const GroupKey a = Saved("a");
+  for (const char* group : {"b", "c", "d"}) Saved(group);
+  ASSERT_TRUE(Pageable(a));
+  rig_.ChangeOnHost(a);
+  const RequestId check = rig_.CheckGroup(a);
+  rig_.FinishAll();
+  const CheckedGroup& checked = rig_.AnswerTo(check)->checked;
+  ASSERT_THAT(checked.findings, SizeIs(1));
+  EXPECT_EQ(checked.findings[0].at, OnPageable());
+  EXPECT_THAT(checked.findings[0].what, HasSubstr("its bytes changed"));
+  EXPECT_FALSE(Pageable(a));
+  EXPECT_EQ(rig_.TierOf(OnPageable()).used_bytes, 0u);
+  rig_.StageNow(session_, a);
+  EXPECT_EQ(rig_.counters().spill_read_bytes, 2 * kPage);
+}
+
+TEST_F(NodePageable, ADamagedOneIsLostIfTheDiskIsDamagedToo) {
+  for (const bool disk_first : {true, false}) {
+    SCOPED_TRACE(disk_first);
+    const GroupKey key = Saved(disk_first ? "a" : "e");
+    for (const char* group : {"x", "y", "z"}) {
+      Saved(group + std::to_string(disk_first));
+    }
+    ASSERT_TRUE(Pageable(key));
+    rig_.ChangeOnHost(key);
+    const RequestId check = rig_.CheckGroup(key);
+    const auto disk = [&] {
+      rig_.Finish<CheckOnDisk>(absl::DataLossError("wrong bytes"));
+    };
+    if (disk_first) disk();
+    rig_.Finish<CheckOnPageable>();
+    if (!disk_first) disk();
+    EXPECT_THAT(rig_.AnswerTo(check)->checked.findings, SizeIs(2));
+    EXPECT_EQ(rig_.StateOf(key, OnDisk()), Residency::kLost);
+    EXPECT_FALSE(Pageable(key));
+  }
+}
+
+// Whatever makes it leave, its place is not another's before the check's end.
+TEST_F(NodePageable, ACheckReadsOnWhenItLeaves) {
+  const GroupKey a = Saved("a");
+  for (const char* group : {"b", "c", "d"}) Saved(group);
+  ASSERT_TRUE(Pageable(a));
+  const RequestId check = rig_.CheckGroup(a);
+  rig_.Evict("p");
+  EXPECT_FALSE(Pageable(a));
+  EXPECT_EQ(rig_.TierOf(OnPageable()).used_bytes, 2 * kPage);
+  for (const char* group : {"e", "f", "g", "h"}) Saved(group);
+  rig_.FinishAll();
+  EXPECT_THAT(rig_.AnswerTo(check)->checked.findings, IsEmpty());
+}
+
+TEST_F(NodePageable, ADamagedOneThatIsStagedMeanwhileIsSaid) {
+  const GroupKey a = Saved("a");
+  for (const char* group : {"b", "c", "d"}) Saved(group);
+  ASSERT_TRUE(Pageable(a));
+  rig_.ChangeOnHost(a);
+  const RequestId check = rig_.CheckGroup(a);
+  rig_.Stage(session_, a);
+  rig_.Finish<HostToPageable>();  // It makes room.
+  ASSERT_THAT(rig_.Moving<PageableToHost>(), SizeIs(1));
+  rig_.Finish<CheckOnPageable>();
+  rig_.FinishAll();
+  const CheckedGroup& checked = rig_.AnswerTo(check)->checked;
+  ASSERT_THAT(checked.findings, SizeIs(1));
+  EXPECT_THAT(checked.findings[0].what, HasSubstr("check again"));
+}
+
 // The disk's image proves damaged while pageable memory has the other one.
 TEST_F(NodePageable, ADamagedDiskIsRepairedFromThere) {
   const GroupKey a = Saved("a");
@@ -176,7 +258,10 @@ TEST_F(NodePageable, ADamagedDiskIsRepairedFromThere) {
   ASSERT_TRUE(Pageable(a));
   const RequestId check = rig_.CheckGroup(a);
   rig_.Finish<CheckOnDisk>(absl::DataLossError("wrong bytes"));
+  rig_.Finish<CheckOnPageable>();
   ASSERT_THAT(rig_.AnswerTo(check)->checked.findings, SizeIs(1));
+  EXPECT_THAT(rig_.AnswerTo(check)->checked.findings[0].what,
+              HasSubstr("pageable memory has its bytes"));
   EXPECT_FALSE(rig_.Has(a, OnDisk()));
   // It is the only one, so it stays.
   for (const char* group : {"e", "f", "g"}) Saved(group);

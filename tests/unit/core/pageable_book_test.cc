@@ -71,6 +71,34 @@ TEST_F(PageableBookTest, OneThatIsComingGoesAtItsEnd) {
   EXPECT_EQ(book_.memory().used(), 0u);
 }
 
+TEST_F(PageableBookTest, WhatACheckReadsKeepsItsPlace) {
+  Put(0, 100);
+  EXPECT_THAT(book_.Read(Key(0)), Optional(0u));
+  EXPECT_EQ(book_.Read(Key(1)), std::nullopt);
+  EXPECT_FALSE(Place(1, 50)) << "it is read";
+  EXPECT_TRUE(book_.Evict(Key(0)));
+  EXPECT_FALSE(Has(0));
+  EXPECT_FALSE(Place(0, 50)) << "it is read still";
+  EXPECT_EQ(book_.memory().used(), 100u);
+  book_.EndRead(Key(0));
+  EXPECT_EQ(book_.memory().used(), 0u);
+  Put(0, 50);
+  EXPECT_THAT(book_.Read(Key(0)), Optional(0u));
+  book_.EndRead(Key(0));
+  EXPECT_TRUE(Has(0));
+}
+
+TEST_F(PageableBookTest, OneThatComesAgainWhileTheFormerIsReadIsAnother) {
+  Put(0, 50);
+  ASSERT_TRUE(book_.Read(Key(0)).has_value());
+  book_.Forget(Key(0));
+  Put(0, 50);
+  book_.Forget(Key(0));
+  EXPECT_EQ(book_.memory().used(), 50u);
+  book_.EndRead(Key(0));
+  EXPECT_EQ(book_.memory().used(), 0u);
+}
+
 TEST_F(PageableBookTest, AFailureIsRemembered) {
   book_.Failed(now_);
   EXPECT_FALSE(Place(0, 50));
