@@ -244,6 +244,17 @@ TEST_F(NodeUnreferenced, WhatIsLeasedPinnedOrHeldStays) {
   EXPECT_EQ(rig_.TierOf(NodeRig::FirstDevice()).used_bytes, 0u);
 }
 
+// A worker keeps its handle of the model, and plans with it again.
+TEST_F(NodeUnreferenced, ARequestForAPlanIsAUse) {
+  const GroupKey key = rig_.Published(bob_, "p", "a", 3);
+  ASSERT_OK(rig_.SetOrder(bob_, key.model, {}));
+  const PlanGrant plan = rig_.PlanOf(rig_.SetPlan(bob_, key.model, {0}, 3));
+  ASSERT_OK(rig_.EndPlan(bob_, plan.id));
+  rig_.FreePlan(plan.id);
+  EXPECT_THAT(PublishedByBob(4), StatusIs(kExhausted));
+  EXPECT_THAT(rig_.forgotten(), IsEmpty());
+}
+
 TEST_F(NodeUnreferenced, APrefetchPushesNoneOut) {
   const GroupKey key = Left("p", 3);
   const ModelId model = rig_.AddModel(bob_, "m", {2});
