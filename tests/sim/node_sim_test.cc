@@ -78,6 +78,16 @@ enum Op : uint32_t {
   kOpenArena,
   kOpenArena2,
   kCloseArena,
+  kLend,
+  kLend2,
+  kLend3,
+  kGiveWay,
+  kGiveWay2,
+  kGiveWay3,
+  kSpare,
+  kSpare2,
+  kForgetUnused,
+  kCheck,
   kOps,
 };
 
@@ -203,11 +213,15 @@ class Life {
   }
   void Finish(const Step& step, bool fails);
   void MakeSlabs(const Step& step);
+  void HearAsks();
+  void GiveWayTo(const hoistd::GiveWay& ask, bool frees);
+  void ExpectWholePools() const;
 
   NodeRig rig_;
   const NodeRigOptions options_;
   std::vector<std::string> names_;
   std::vector<SessionId> sessions_;
+  std::vector<hoistd::GiveWay> asked_;  // Of plans that may have ended since.
 };
 
 void Life::Finish(const Step& step, bool fails) {
@@ -231,8 +245,37 @@ void Life::MakeSlabs(const Step& step) {
   }
 }
 
+// Only a plan that lends is asked, and for others' needs only one without a
+// budget of its own.
+void Life::HearAsks() {
+  for (const hoistd::GiveWay& ask : rig_.TakeGiveWay()) {
+    const auto plan = rig_.plans().find(ask.plan);
+    if (plan != rig_.plans().end()) {
+      EXPECT_TRUE(plan->second.grant.lends()) << "its budget is its own";
+      EXPECT_EQ(plan->second.session, ask.session);
+    }
+    asked_.push_back(ask);
+  }
+}
+
+void Life::GiveWayTo(const hoistd::GiveWay& ask, bool frees) {
+  const auto plan = rig_.plans().find(ask.plan);
+  if (plan == rig_.plans().end() || plan->second.ended) return;
+  EXPECT_OK(rig_.EndPlan(ask.session, ask.plan));
+  if (frees) rig_.FreePlan(ask.plan);
+}
+
+// No spare is left, so the devices have what they had at first.
+void Life::ExpectWholePools() const {
+  for (uint32_t d = 0; d < options_.device_pages.size(); ++d) {
+    EXPECT_EQ(rig_.TierOf(OnDevice(DeviceIndex(d))).capacity_bytes,
+              options_.device_pages[d] * kPage);
+  }
+}
+
 void Life::Do(const Step& step) {
   MakeSlabs(step);
+  HearAsks();
   const auto [op, a, b, c] = step;
   const std::string name = Pick(names_, b);
   const GroupKey key = Group(b);
@@ -410,6 +453,36 @@ void Life::Do(const Step& step) {
         return rig_.node().tenure().PeerOf(session) == nullptr;
       });
       return;
+    case kLend:
+    case kLend2:
+    case kLend3: {
+      // Refused where the session may not read the model.
+      SetPlanArgs args =
+          rig_.PlanArgs(key.model, {key.group.number(), a % 4, (a + 1) % 4},
+                        b % 3 == 0 ? b % 9 : 0, absl::Seconds(c % 3) * 5,
+                        std::nullopt, c / 3 % Devices());
+      args.gives_way = true;
+      rig_.SetPlan(Session(a), args);
+      return;
+    }
+    case kGiveWay:
+    case kGiveWay2:
+    case kGiveWay3:
+      if (asked_.empty()) return;
+      GiveWayTo(Pick(asked_, a), /*frees=*/b % 2 == 0);
+      asked_.erase(asked_.begin() + a % static_cast<uint32_t>(asked_.size()));
+      return;
+    case kSpare:
+    case kSpare2:
+      rig_.Spare(Session(a), b % 5, absl::Seconds(c % 4) * 5);
+      return;
+    case kForgetUnused:
+      // Refused where the session may not read the model.
+      rig_.SetOrder(Session(a), key.model, {}, /*forget=*/true).IgnoreError();
+      return;
+    case kCheck:
+      rig_.CheckGroup(key, c % 2 == 0);
+      return;
     case kOps:
       return;
   }
@@ -454,6 +527,7 @@ void Life::GiveEverythingBack() {
   }
   EXPECT_EQ(rig_.node().NextDeadline(), absl::InfiniteFuture());
   for (const SessionId session : sessions_) rig_.Close(session);
+  ExpectWholePools();
   std::vector<std::string> models;
   for (uint32_t m = 0; m < rig_.node().copies().models().size(); ++m) {
     models.push_back(AdminName(*ModelAt(m)));
