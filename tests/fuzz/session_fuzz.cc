@@ -164,6 +164,15 @@ class Engine final : public EngineApi {
     }
     call.done(std::move(call.args.heat));
   }
+  void Answer(Call<SpareArgs>& call) {
+    FUZZ_REQUIRE(call.args.deadline >= absl::ZeroDuration() &&
+                 call.args.deadline <= kMaxDeadline);
+    call.done(absl::OkStatus());
+  }
+  void Answer(Call<SetOrderArgs>& call) {
+    FUZZ_REQUIRE(call.args.groups.size() <= size_t{kMaxGroupsPerModel});
+    call.done(absl::OkStatus());
+  }
   void Answer(Call<SetPlanArgs>& call) {
     const SetPlanArgs& args = call.args;
     FUZZ_REQUIRE(args.order.size() <= size_t{kMaxPlanOrder});
@@ -285,6 +294,7 @@ pb::ClientMessage PlanSeed() {
   of.set_deadline_ms(10);
   of.set_stage_deadline_ms(10);
   of.set_replaces(1);
+  of.set_gives_way(true);
   of.mutable_share()->set_weight(3);
   of.mutable_share()->set_priority(-2);
   return message;
@@ -332,6 +342,15 @@ Seeds MakeSeeds() {
   });
   add("forget", {},
       [](pb::ClientMessage& m) { m.mutable_forget_model()->set_model_id(1); });
+  add("forget_unused", {}, [](pb::ClientMessage& m) {
+    m.mutable_set_order()->set_model_id(1);
+    m.mutable_set_order()->set_forget(true);
+  });
+  add("spare", {}, [](pb::ClientMessage& m) {
+    m.mutable_spare()->set_device(1);
+    m.mutable_spare()->set_bytes(1 << 20);
+    m.mutable_spare()->set_deadline_ms(5);
+  });
   add("order", {},
       [](pb::ClientMessage& m) { m.mutable_set_order()->add_groups(1); });
   add("clear", {},
