@@ -140,6 +140,7 @@ class EngineRig {
   }
   Engine& engine() { return *engine_; }
   std::span<std::byte> host() { return host_.span(); }
+  std::span<std::byte> pageable() { return pageable_.span(); }
 
   // --- The verbs, each with a wait ------------------------------------------
 

@@ -12,9 +12,15 @@
 
 namespace hoistd::engine_pageable_test {
 
+using ::testing::AllOf;
 using testing::Answer;
+using ::testing::Each;
 using testing::EngineRig;
+using ::testing::Eq;
+using ::testing::Field;
+using ::testing::IsEmpty;
 using testing::IsOk;
+using ::testing::SizeIs;
 
 // Of 256 KiB each: four fit into the pool, and two into pageable memory.
 constexpr char kGroups[] = "abcdef";
@@ -66,6 +72,29 @@ TEST_F(EnginePageable, BytesGoThereAndComeBackRight) {
   EXPECT_LE(rig_.UsedOf(OnPageable()), 1u << 19);
   ASSERT_OK(rig_.Evict("p", /*forget=*/true));
   EXPECT_EQ(rig_.UsedOf(OnPageable()), 0u);
+}
+
+TEST_F(EnginePageable, BitsThatFlippedThereAreFoundAndTheDiskServes) {
+  const SessionId session = rig_.Open();
+  PublishAll(session);
+  const uint64_t images = rig_.UsedOf(OnPageable()) / (1 << 18);
+  ASSERT_GT(images, 0u);
+  const auto check = [&] {
+    return rig_.Ask(CheckArgs{EngineRig::kAdmin, /*model=*/"",
+                              /*repair=*/false, [](const CheckProgress&) {}});
+  };
+  ASSERT_OK_AND_ASSIGN(const CheckProgress right, check());
+  EXPECT_THAT(right.findings, IsEmpty());
+  for (size_t at = 100; at < rig_.pageable().size(); at += 4096) {
+    rig_.pageable()[at] ^= std::byte{1};
+  }
+  ASSERT_OK_AND_ASSIGN(const CheckProgress wrong, check());
+  EXPECT_EQ(wrong.read_bytes, right.read_bytes);
+  EXPECT_THAT(
+      wrong.findings,
+      AllOf(SizeIs(images), Each(Field(&CheckFinding::at, Eq(OnPageable())))));
+  EXPECT_EQ(rig_.UsedOf(OnPageable()), 0u);
+  ReadAll(session);
 }
 
 TEST_F(EnginePageable, WithoutMemoryForItTheDiskServes) {
