@@ -57,7 +57,8 @@ std::vector<v1::ModelSummary> ModelsToTell(const v1::ListModelsResponse& models,
   }
   const auto rank = [](const v1::ModelSummary& model) {
     return std::make_tuple(model.device_bytes(), model.host_bytes(),
-                           model.disk_bytes(), model.id());
+                           model.pageable_bytes(), model.disk_bytes(),
+                           model.id());
   };
   std::sort(told.begin(), told.end(), [&rank](const auto& a, const auto& b) {
     return rank(a) > rank(b);

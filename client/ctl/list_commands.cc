@@ -105,34 +105,55 @@ Table TableOf(const v1::ListGroupsResponse& response) {
   return table;
 }
 
+// PAGEABLE: only where models are in such memory.
+Table TableOf(const v1::ListModelsResponse& response) {
+  const bool pageable = std::ranges::any_of(
+      response.models(),
+      [](const auto& model) { return model.pageable_bytes() > 0; });
+  std::vector<Table::Column> columns = {{"MODEL"},
+                                        {"FINGERPRINT"},
+                                        {"OWNER", Align::kRight},
+                                        {"READERS"},
+                                        {"GROUPS", Align::kRight},
+                                        {"TENSORS", Align::kRight},
+                                        {"SIZE", Align::kRight},
+                                        {"DEVICE", Align::kRight},
+                                        {"HOST", Align::kRight},
+                                        {"DISK", Align::kRight},
+                                        {"SOURCE"}};
+  constexpr int kAfterHost = 9;
+  if (pageable) {
+    columns.insert(columns.begin() + kAfterHost, {"PAGEABLE", Align::kRight});
+  }
+  Table table(std::move(columns));
+  for (const v1::ModelSummary& model : response.models()) {
+    std::vector<std::string> row = {
+        Shown(model.name()),
+        Hex(model.fingerprint()).substr(0, 12),
+        UserName(model.owner_tenant(), model.owner_uid()),
+        Readers(model.readers()),
+        GroupsText(model),
+        std::to_string(model.tensors()),
+        HumanBytes(model.image_bytes()),
+        HumanBytes(model.device_bytes()),
+        HumanBytes(model.host_bytes()),
+        HumanBytes(model.disk_bytes()),
+        Shown(model.source())};
+    if (pageable) {
+      row.insert(row.begin() + kAfterHost, HumanBytes(model.pageable_bytes()));
+    }
+    table.Add(std::move(row));
+  }
+  return table;
+}
+
 }  // namespace
 
 int ShowModels(Connection& daemon, const Output& output) {
-  return Ask(
-      daemon, Lasts::kTimeout, &v1::Admin::Stub::ListModels, {}, output,
-      [&](const v1::ListModelsResponse& response) {
-        Table table({{"MODEL"},
-                     {"FINGERPRINT"},
-                     {"OWNER", Align::kRight},
-                     {"READERS"},
-                     {"GROUPS", Align::kRight},
-                     {"TENSORS", Align::kRight},
-                     {"SIZE", Align::kRight},
-                     {"DEVICE", Align::kRight},
-                     {"HOST", Align::kRight},
-                     {"DISK", Align::kRight},
-                     {"SOURCE"}});
-        for (const v1::ModelSummary& model : response.models()) {
-          table.Add(
-              {Shown(model.name()), Hex(model.fingerprint()).substr(0, 12),
-               UserName(model.owner_tenant(), model.owner_uid()),
-               Readers(model.readers()), GroupsText(model),
-               std::to_string(model.tensors()), HumanBytes(model.image_bytes()),
-               HumanBytes(model.device_bytes()), HumanBytes(model.host_bytes()),
-               HumanBytes(model.disk_bytes()), Shown(model.source())});
-        }
-        table.Print(output.out);
-      });
+  return Ask(daemon, Lasts::kTimeout, &v1::Admin::Stub::ListModels, {}, output,
+             [&](const v1::ListModelsResponse& response) {
+               TableOf(response).Print(output.out);
+             });
 }
 
 int ShowGroups(Connection& daemon, const std::string& model,

@@ -200,12 +200,16 @@ void NodeReader::Summary(const ModelEntry& entry, pb::ModelSummary* out) const {
                                  : absl::StrJoin(spec.files, ", "));
   uint32_t tensors = 0;
   uint64_t bytes[4] = {};  // By Tier.
-  for (const GroupEntry& group : entry.groups) {
+  for (uint32_t g = 0; g < entry.groups.size(); ++g) {
+    const GroupEntry& group = entry.groups[g];
     if (IsMissing(*group.group)) continue;
     tensors += static_cast<uint32_t>(group.group->tensors.size());
     const uint64_t image = group.group->image_bytes;
     for (const auto& [place, copy] : group.copies) {
       if (copy.usable()) bytes[static_cast<int>(place.at.tier)] += image;
+    }
+    if (node_.copies.pageable().Has({model.id, GroupIndex(g)})) {
+      bytes[static_cast<int>(Tier::kPageable)] += image;
     }
     if (group.spilled.has_value()) {
       bytes[static_cast<int>(Tier::kDisk)] += image;
@@ -214,6 +218,7 @@ void NodeReader::Summary(const ModelEntry& entry, pb::ModelSummary* out) const {
   out->set_tensors(tensors);
   out->set_device_bytes(bytes[static_cast<int>(Tier::kDevice)]);
   out->set_host_bytes(bytes[static_cast<int>(Tier::kHost)]);
+  out->set_pageable_bytes(bytes[static_cast<int>(Tier::kPageable)]);
   out->set_disk_bytes(bytes[static_cast<int>(Tier::kDisk)]);
 }
 

@@ -4,6 +4,7 @@ pageable_test.py HOIST-KEEPER HOISTD [unittest options]; needs HOIST_LIBRARY,
 PYTHONPATH and NumPy.
 """
 
+import json
 import os
 import pathlib
 import signal
@@ -71,6 +72,10 @@ class Pageable(unittest.TestCase):
         self.assertIn("there: made room in the pool",
                       self.daemon.ctl("explain", "model"))
         self.assertIn('host.pageable', self.daemon.ctl("config"))
+        self.assertIn("  PAGEABLE  ", self.daemon.ctl("models"))
+        model = json.loads(self.daemon.ctl("models", "--json"))["models"][0]
+        self.assertEqual(int(model["pageable_bytes"]), tier["used_bytes"])
+        self.assertIn("all are right", self.daemon.ctl("check"))
 
     def test_a_drain_stops_no_copy(self):
         self.start()

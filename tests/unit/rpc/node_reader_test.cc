@@ -145,6 +145,25 @@ TEST(NodeReader, AModelIsSummedOverItsGroupsAndTiers) {
   EXPECT_EQ(p.disk_bytes(), 3 * kPage);
 }
 
+TEST(NodeReader, WhatIsInPageableMemoryIsCountedApart) {
+  LentBooks books({.host_pages = 4,
+                   .pageable_pages = 4,
+                   .can_spill = true,
+                   .saves_at_once = true});
+  const SessionId session = books.rig.Open(5);
+  for (const char* group : {"a", "b", "c"}) {
+    books.rig.Publish(session, "p", group, 2);
+    books.rig.FinishAll();
+    books.rig.Advance(absl::Seconds(1));
+  }
+  pb::ListModelsResponse models;
+  NodeReader(books.view).Models(&models);
+  ASSERT_EQ(models.models_size(), 1);
+  EXPECT_EQ(models.models(0).host_bytes(), 4 * kPage);
+  EXPECT_EQ(models.models(0).pageable_bytes(), 2 * kPage);
+  EXPECT_EQ(models.models(0).disk_bytes(), 6 * kPage);
+}
+
 TEST(NodeReader, AGroupHasItsCopies) {
   LentBooks books({.can_spill = true, .saves_at_once = true});
   const SessionId session = books.rig.Open(5);
