@@ -12,6 +12,8 @@
 namespace hoistd {
 void Node::SetPlan(RequestId request, SessionId session,
                    const SetPlanArgs& args, absl::Time now, Effects& effects) {
+  const bool known = tenure_.Find(session, args.model).ok();
+  if (known) tenure_.sessions().Use(session, args.model);
   tenure_.Plan(request, {session, args}, now, effects);
   Tick(now, effects);
 }

@@ -20,9 +20,6 @@ uint64_t Left(uint64_t limit, uint64_t taken) {
 
 void Tenure::Plan(RequestId request, PlanRequest asked, absl::Time now,
                   Effects& effects) {
-  if (Find(asked.session, asked.args.model).ok()) {
-    sessions_.Use(asked.session, asked.args.model);
-  }
   auto decided = reclaim_.Begin(request, std::move(asked), now, effects);
   if (decided.has_value()) Await(*std::move(decided), now, effects);
 }
