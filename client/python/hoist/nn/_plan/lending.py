@@ -8,13 +8,12 @@ the memory of each module, and `hoistctl wake` has them plan again before that.
 
 from __future__ import annotations
 
-import collections
+import asyncio
 import contextlib
 import logging
 import os
-import select
+import selectors
 import threading
-import time
 import weakref
 from typing import Callable, Protocol
 
@@ -40,14 +39,11 @@ class _Asks:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # By descriptor: called when it is readable.
-        self._told: dict[int, Callable[[], None]] = {}
         # By session: those that it may ask to wake.
         self._sleepers: weakref.WeakKeyDictionary[
             Session, weakref.WeakSet[Lender]] = weakref.WeakKeyDictionary()
-        self._due: list[tuple[float, weakref.ref[Lender]]] = []
-        self._gone: collections.deque[int] = collections.deque()
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        # A poll set of its own: a fork would share epoll's.
+        self._loop = asyncio.SelectorEventLoop(selectors.PollSelector())
         self._thread: threading.Thread | None = None
 
     def add(self, plan: Plan, lender: Lender) -> None:
@@ -71,56 +67,34 @@ class _Asks:
                 told: Callable[[], None]) -> None:
         """Until the owner is collected, which closes its own descriptor."""
         fd = os.dup(event_fd)
-        with self._lock:
-            self._told[fd] = told
-        weakref.finalize(owner, self._forget, fd).atexit = False
+
+        def read() -> None:
+            with contextlib.suppress(OSError):  # Another has read it.
+                os.eventfd_read(fd)
+            told()
+
+        def forget() -> None:
+            self._loop.remove_reader(fd)
+            os.close(fd)
+
+        soon = self._loop.call_soon_threadsafe  # Also within a finalizer.
+        soon(self._loop.add_reader, fd, read)
+        weakref.finalize(owner, soon, forget).atexit = False
 
     def look_again(self, lender: Lender, seconds: float) -> None:
         """Calls `consider` after that time."""
-        with self._lock:
-            self._due.append((time.monotonic() + seconds,
-                              weakref.ref(lender)))
+        self._loop.call_soon_threadsafe(
+            self._loop.call_later, seconds, self._consider,
+            weakref.ref(lender))
         self._begin()
 
     def _begin(self) -> None:
         with self._lock:
             if self._thread is None:
-                thread = threading.Thread(
-                    target=self._run, name="hoist-asks", daemon=True)
+                thread = threading.Thread(target=self._loop.run_forever,
+                                          name="hoist-asks", daemon=True)
                 thread.start()
                 self._thread = thread
-        os.eventfd_write(self._wake, 1)
-
-    def _forget(self, fd: int) -> None:
-        """A finalizer: it may run within any code, also under the lock."""
-        self._told.pop(fd, None)
-        self._gone.append(fd)
-        os.eventfd_write(self._wake, 1)
-
-    def _run(self) -> None:
-        while True:
-            while self._gone:  # Here alone, so that no number is polled anew.
-                os.close(self._gone.popleft())
-            with self._lock:
-                fds = list(self._told)
-                now = time.monotonic()
-                due = [ref for at, ref in self._due if at <= now]
-                self._due = [one for one in self._due if one[0] > now]
-                until = min((at for at, _ in self._due), default=None)
-            for ref in due:
-                self._consider(ref)
-            if due:
-                continue
-            poll = select.poll()
-            for fd in (self._wake, *fds):
-                poll.register(fd, select.POLLIN)
-            wait = None if until is None else max(0.0, until - now) * 1000
-            for fd, _ in poll.poll(wait):
-                with contextlib.suppress(OSError):  # Read, or closed.
-                    os.eventfd_read(fd)
-                told = self._told.get(fd)
-                if told is not None:
-                    told()
 
     @staticmethod
     def _consider(ref: weakref.ref[Lender]) -> None:
