@@ -71,8 +71,7 @@ Link::~Link() {
 }
 
 void Link::Copy(ImageLoad load) {
-  auto job = std::make_shared<ImageQueue::Job>();
-  job->load = std::move(load);
+  auto job = std::make_shared<ImageQueue::Job>(std::move(load));
   Post([this, job = std::move(job)]() mutable {
     ImageQueue& queue = job->load.urgent ? leases_ : background_;
     queue.Add(std::move(job));
@@ -80,8 +79,8 @@ void Link::Copy(ImageLoad load) {
 }
 
 void Link::Read(DeviceRead read) {
-  auto held = std::make_shared<DeviceRead>(std::move(read));
-  Post([this, held = std::move(held)] { reads_.Add(std::move(*held)); });
+  auto job = std::make_shared<ReadQueue::Job>(std::move(read));
+  Post([this, job = std::move(job)]() mutable { reads_.Add(std::move(job)); });
 }
 
 void Link::Hurry(TransferId id) {
