@@ -21,24 +21,9 @@ std::optional<uint64_t> SpannedBytes(const Tensor& tensor) {
   if (tensor.strides.empty()) {
     return hoist::ContiguousBytes(tensor.dtype, tensor.shape);
   }
-  if (tensor.strides.size() != tensor.shape.size()) return std::nullopt;
   // No view can be taken of parts of bytes.
   if (hoist::BitsOf(tensor.dtype) % 8 != 0) return std::nullopt;
-  uint64_t last = 0;  // Index of the last element.
-  for (size_t i = 0; i < tensor.shape.size(); ++i) {
-    if (tensor.shape[i] < 0 || tensor.strides[i] < 0) return std::nullopt;
-    if (tensor.shape[i] == 0) return 0;
-    uint64_t reach;
-    if (__builtin_mul_overflow(static_cast<uint64_t>(tensor.shape[i] - 1),
-                               static_cast<uint64_t>(tensor.strides[i]),
-                               &reach) ||
-        __builtin_add_overflow(last, reach, &last)) {
-      return std::nullopt;
-    }
-  }
-  if (last >= hoist::kMaxImageBytes) return std::nullopt;
-  const int64_t elements[] = {static_cast<int64_t>(last + 1)};
-  return hoist::ContiguousBytes(tensor.dtype, elements);
+  return hoist::SpanBytes(tensor.dtype, tensor.shape, tensor.strides);
 }
 
 absl::Status CheckTensor(const Tensor& tensor, uint64_t image_bytes) {
@@ -74,19 +59,6 @@ absl::Status CheckTensor(const Tensor& tensor, uint64_t image_bytes) {
     return bad("its bytes end past the image's end");
   }
   return absl::OkStatus();
-}
-
-// As torch says them: those of a contiguous tensor where it names none.
-std::vector<int64_t> StridesOf(const Tensor& tensor) {
-  if (!tensor.strides.empty()) return tensor.strides;
-  std::vector<int64_t> strides(tensor.shape.size());
-  // A dimension of no elements strides as one of one does; see torch.empty.
-  uint64_t next = 1;
-  for (size_t i = strides.size(); i-- > 0;) {
-    strides[i] = static_cast<int64_t>(next);
-    next *= static_cast<uint64_t>(std::max<int64_t>(tensor.shape[i], 1));
-  }
-  return strides;
 }
 
 }  // namespace
@@ -174,7 +146,10 @@ Content GroupContent(const Group& group, const ContentPlan& plan,
     for (const int64_t d : tensor.shape) {
       hasher.Number(static_cast<uint64_t>(d));
     }
-    for (const int64_t s : StridesOf(tensor)) {
+    // A checked tensor's contiguous strides do not overflow.
+    for (const int64_t s : tensor.strides.empty()
+                               ? *hoist::ContiguousStrides(tensor.shape)
+                               : tensor.strides) {
       hasher.Number(static_cast<uint64_t>(s));
     }
     hasher.Number(tensor.bytes);

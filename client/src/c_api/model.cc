@@ -10,6 +10,7 @@
 #include "client/src/model/content.h"
 #include "client/src/model/published_image.h"
 #include "client/src/session/model_requests.h"
+#include "hoist/shared/image_layout.h"
 
 namespace hoist {
 

@@ -45,17 +45,6 @@ struct TensorPlace {
   uint32_t tensor = 0;
 };
 
-// The strides of a contiguous tensor; nullopt if their product overflows.
-// Without elements, strides that overflow are 0.
-std::optional<std::vector<int64_t>> ContiguousStrides(
-    const std::vector<int64_t>& shape);
-
-// Bytes from the first element to the end of the last; nullopt for a negative
-// dimension or stride, or an overflow; 0 without elements.
-std::optional<uint64_t> SpanBytes(DType dtype,
-                                  const std::vector<int64_t>& shape,
-                                  const std::vector<int64_t>& strides);
-
 // Threads:  immutable once built; shared freely.
 class ModelTable {
  public:

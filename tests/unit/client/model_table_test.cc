@@ -1,44 +1,11 @@
 #include "client/src/messages/model_table.h"
 
-#include <limits>
-
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace hoist::model_table_test {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::Optional;
-
-TEST(ContiguousStrides, CountElementsFromTheLastDimension) {
-  EXPECT_THAT(ContiguousStrides({2, 3, 4}), Optional(ElementsAre(12, 4, 1)));
-  EXPECT_THAT(ContiguousStrides({2, 0, 4}), Optional(ElementsAre(4, 4, 1)));
-  EXPECT_THAT(ContiguousStrides({}), Optional(ElementsAre()));
-  EXPECT_EQ(ContiguousStrides({1, int64_t{1} << 62, 4}), std::nullopt);
-  EXPECT_THAT(ContiguousStrides({0, int64_t{1} << 62, 4}),
-              Optional(ElementsAre(0, 4, 1)));
-}
-
-TEST(SpanBytes, ReachesFromTheFirstToTheLastElement) {
-  EXPECT_EQ(SpanBytes(DType::kF32, {2, 3}, {3, 1}), 24u);
-  EXPECT_EQ(SpanBytes(DType::kF32, {2, 3}, {10, 2}), 60u);
-  EXPECT_EQ(SpanBytes(DType::kBF16, {}, {}), 2u);
-  EXPECT_EQ(SpanBytes(DType::kF32, {0, 3}, {3, 1}), 0u);
-  EXPECT_EQ(SpanBytes(DType::kF32, {5}, {0}), 4u);  // Broadcast.
-  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-  EXPECT_EQ(SpanBytes(DType::kF32, {kMost, kMost, 0}, {kMost, 1, 1}), 0u);
-  EXPECT_EQ(SpanBytes(DType::kF4, {4}, {1}), 2u);
-}
-
-TEST(SpanBytes, RefusesWhatIsNegativeOrOverflows) {
-  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-  EXPECT_EQ(SpanBytes(DType::kF32, {-1}, {1}), std::nullopt);
-  EXPECT_EQ(SpanBytes(DType::kF32, {2}, {-1}), std::nullopt);
-  EXPECT_EQ(SpanBytes(DType::kF32, {kMost, kMost}, {kMost, 1}), std::nullopt);
-  EXPECT_EQ(SpanBytes(DType::kF64, {kMost}, {1}), std::nullopt);
-  EXPECT_EQ(SpanBytes(DType::kF32, {2}, {}), std::nullopt);
-}
 
 TEST(ModelTable, FindsGroupsAndTensorsByNameAfterAMove) {
   std::vector<GroupEntry> groups(2);

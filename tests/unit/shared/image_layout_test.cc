@@ -1,12 +1,24 @@
 #include "hoist/shared/image_layout.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <limits>
 #include <random>
 #include <vector>
 
 namespace hoist::image_layout_test {
+
+using ::testing::ElementsAre;
+using ::testing::Optional;
+
+using Numbers = std::vector<int64_t>;
+
+std::optional<uint64_t> Span(DType dtype, const Numbers& shape,
+                             const Numbers& strides) {
+  return SpanBytes(dtype, shape, strides);
+}
 
 uint64_t Seed() {
   const char* seed = std::getenv("HOIST_TEST_SEED");
@@ -56,7 +68,7 @@ TEST(ImageLayout, ImagesEndAtTheLimit) {
 }
 
 TEST(ContiguousBytes, IsTheProductInBytes) {
-  const auto bytes = [](DType dtype, std::vector<int64_t> shape) {
+  const auto bytes = [](DType dtype, const Numbers& shape) {
     return ContiguousBytes(dtype, shape);
   };
   EXPECT_EQ(bytes(DType::kF32, {}), 4u);
@@ -70,6 +82,38 @@ TEST(ContiguousBytes, IsTheProductInBytes) {
   EXPECT_EQ(bytes(DType::kU8, {-1, -1}), std::nullopt);
   EXPECT_EQ(bytes(DType::kU8, {INT64_MAX, INT64_MAX}), std::nullopt);
   EXPECT_EQ(bytes(DType::kF64, {INT64_MAX}), std::nullopt);
+}
+
+TEST(ContiguousStrides, CountElementsFromTheLastDimension) {
+  const auto strides = [](const Numbers& shape) {
+    return ContiguousStrides(shape);
+  };
+  EXPECT_THAT(strides({2, 3, 4}), Optional(ElementsAre(12, 4, 1)));
+  EXPECT_THAT(strides({2, 0, 4}), Optional(ElementsAre(4, 4, 1)));
+  EXPECT_THAT(strides({}), Optional(ElementsAre()));
+  EXPECT_EQ(strides({1, int64_t{1} << 62, 4}), std::nullopt);
+  EXPECT_THAT(strides({0, int64_t{1} << 62, 4}),
+              Optional(ElementsAre(0, 4, 1)));
+}
+
+TEST(SpanBytes, ReachesFromTheFirstToTheLastElement) {
+  EXPECT_EQ(Span(DType::kF32, {2, 3}, {3, 1}), 24u);
+  EXPECT_EQ(Span(DType::kF32, {2, 3}, {10, 2}), 60u);
+  EXPECT_EQ(Span(DType::kBF16, {}, {}), 2u);
+  EXPECT_EQ(Span(DType::kF32, {0, 3}, {3, 1}), 0u);
+  EXPECT_EQ(Span(DType::kF32, {5}, {0}), 4u);  // Broadcast.
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  EXPECT_EQ(Span(DType::kF32, {kMost, kMost, 0}, {kMost, 1, 1}), 0u);
+  EXPECT_EQ(Span(DType::kF4, {4}, {1}), 2u);
+}
+
+TEST(SpanBytes, RefusesWhatIsNegativeOrOverflows) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  EXPECT_EQ(Span(DType::kF32, {-1}, {1}), std::nullopt);
+  EXPECT_EQ(Span(DType::kF32, {2}, {-1}), std::nullopt);
+  EXPECT_EQ(Span(DType::kF32, {kMost, kMost}, {kMost, 1}), std::nullopt);
+  EXPECT_EQ(Span(DType::kF64, {kMost}, {1}), std::nullopt);
+  EXPECT_EQ(Span(DType::kF32, {2}, {}), std::nullopt);
 }
 
 TEST(AlignUp, RoundsUpOrOverflows) {

@@ -30,6 +30,16 @@ std::optional<uint64_t> AlignUp(uint64_t value, uint64_t alignment);
 std::optional<uint64_t> ContiguousBytes(DType dtype,
                                         std::span<const int64_t> shape);
 
+// The strides of a contiguous tensor; nullopt if their product overflows.
+// Without elements, strides that overflow are 0.
+std::optional<std::vector<int64_t>> ContiguousStrides(
+    std::span<const int64_t> shape);
+
+// Bytes from the first element to the end of the last; nullopt for a negative
+// dimension or stride, or an overflow; 0 without elements.
+std::optional<uint64_t> SpanBytes(DType dtype, std::span<const int64_t> shape,
+                                  std::span<const int64_t> strides);
+
 struct ImageLayout {
   std::vector<uint64_t> offsets;  // One per tensor, from the image's start.
   uint64_t image_bytes = 0;       // A multiple of 4 KiB; 0 if all are empty.
