@@ -46,20 +46,6 @@ absl::StatusOr<DeviceInfo> Describe(const hoist::cuda::Driver& driver,
   return info;
 }
 
-// A GPU that does not know the attribute does not have the feature.
-bool HasStreamWords(const hoist::cuda::Driver& driver,
-                    hoist::cuda::DeviceId device) {
-  for (const int attribute : {hoist::cuda::kCanUseStreamMemOps,
-                              hoist::cuda::kHostPointerIsDevicePointer}) {
-    int value = 0;
-    if (driver.device_attribute(&value, attribute, device) != kSuccess ||
-        value == 0) {
-      return false;
-    }
-  }
-  return true;
-}
-
 hoist::cuda::AllocationProp PropOf(hoist::cuda::DeviceId device) {
   hoist::cuda::AllocationProp prop;
   prop.location.id = device;
@@ -115,9 +101,8 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(
   info.span_bytes = RoundUp(
       options.span_bytes != 0 ? options.span_bytes : 4 * info.total_bytes,
       info.granularity);
-  info.stream_words = HasStreamWords(driver, id);
+  info.stream_words = driver.HasStreamWords(id);
   info.ipc = true;  // Until the probe says otherwise.
-  info.stream_words = HasStreamWords(driver, id);
 
   hoist::cuda::Context context = nullptr;
   HOIST_RETURN_IF_ERROR(CheckDriver(driver, driver.primary_retain(&context, id),

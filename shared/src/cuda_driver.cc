@@ -155,6 +155,17 @@ Result<Driver> Driver::Load() {
   return driver;
 }
 
+bool Driver::HasStreamWords(DeviceId device) const {
+  for (const int attribute :
+       {kCanUseStreamMemOps, kHostPointerIsDevicePointer}) {
+    int value = 0;
+    if (device_attribute(&value, attribute, device) != kSuccess || value == 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
 Status Driver::Check(Error error, std::string_view what) const {
   if (error == kSuccess) return Status();
   const char* text = nullptr;

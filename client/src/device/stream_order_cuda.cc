@@ -189,14 +189,7 @@ class HostFunctionOrder final : public CudaOrder {
 bool CanUseMemOps(const CudaContext& context) {
   const char* given = std::getenv("HOIST_STREAM_OPS");
   if (given != nullptr && std::strcmp(given, "0") == 0) return false;
-  for (const int attribute :
-       {cuda::kCanUseStreamMemOps, cuda::kHostPointerIsDevicePointer}) {
-    int value = 0;
-    const cuda::Error error =
-        context.driver().device_attribute(&value, attribute, context.device());
-    if (error != cuda::kSuccess || value == 0) return false;
-  }
-  return true;
+  return context.driver().HasStreamWords(context.device());
 }
 
 }  // namespace

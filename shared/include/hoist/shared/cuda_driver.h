@@ -158,6 +158,9 @@ struct Driver {
   // driver does not work.
   static Result<Driver> Load();
 
+  // Whether its streams can wait for words of host memory, and write them. A
+  // GPU that does not know an attribute lacks the feature.
+  bool HasStreamWords(DeviceId device) const;
   // Ok, or `what`, the error's number and the driver's text.
   Status Check(Error error, std::string_view what) const;
 };
