@@ -17,68 +17,60 @@ namespace {
 // Who hits Tab waits no longer.
 constexpr std::chrono::milliseconds kTimeout(1000);
 
-template <typename Request, typename Response>
-bool Answered(Connection& daemon, Verb<Request, Response> verb,
-              const std::type_identity_t<Request>& request,
-              Response* response) {
-  return Call(daemon, Lasts::kTimeout, verb, request, response).ok();
+// A name for each of the `rows` of hoistd's answer; none without one in time.
+template <typename Request, typename Response, typename Rows, typename NameOf>
+std::vector<Candidate> Names(Connection& daemon, Verb<Request, Response> verb,
+                             const std::type_identity_t<Request>& request,
+                             const Rows& (Response::*rows)() const,
+                             const NameOf& name_of) {
+  std::vector<Candidate> found;
+  Response response;
+  if (!Call(daemon, Lasts::kTimeout, verb, request, &response).ok()) return {};
+  for (const auto& row : (response.*rows)()) found.push_back(name_of(row));
+  return found;
 }
 
 std::vector<Candidate> Models(Connection& daemon) {
-  std::vector<Candidate> found;
-  v1::ListModelsResponse response;
-  if (!Answered(daemon, &v1::Admin::Stub::ListModels, {}, &response)) return {};
-  for (const v1::ModelSummary& model : response.models()) {
-    found.push_back(
-        {NameFor(geteuid(), model), HumanBytes(model.image_bytes())});
-  }
-  return found;
+  return Names(
+      daemon, &v1::Admin::Stub::ListModels, {}, &v1::ListModelsResponse::models,
+      [](const v1::ModelSummary& model) -> Candidate {
+        return {NameFor(geteuid(), model), HumanBytes(model.image_bytes())};
+      });
 }
 
 std::vector<Candidate> Groups(Connection& daemon, const std::string& model) {
-  std::vector<Candidate> found;
   v1::ListGroupsRequest request;
   request.set_model(model);
-  v1::ListGroupsResponse response;
-  if (!Answered(daemon, &v1::Admin::Stub::ListGroups, request, &response))
-    return {};
-  for (const v1::GroupStatus& group : response.groups()) {
-    found.push_back({group.name(), HumanBytes(group.image_bytes())});
-  }
-  return found;
+  return Names(daemon, &v1::Admin::Stub::ListGroups, request,
+               &v1::ListGroupsResponse::groups,
+               [](const v1::GroupStatus& group) -> Candidate {
+                 return {group.name(), HumanBytes(group.image_bytes())};
+               });
 }
 
 std::vector<Candidate> Plans(Connection& daemon) {
-  std::vector<Candidate> found;
-  v1::ListPlansResponse response;
-  if (!Answered(daemon, &v1::Admin::Stub::ListPlans, {}, &response)) return {};
-  for (const v1::PlanStatus& plan : response.plans()) {
-    found.push_back({std::to_string(plan.id()),
-                     Shown(plan.model()) + " of " + Shown(plan.client_name())});
-  }
-  return found;
+  return Names(
+      daemon, &v1::Admin::Stub::ListPlans, {}, &v1::ListPlansResponse::plans,
+      [](const v1::PlanStatus& plan) -> Candidate {
+        return {std::to_string(plan.id()),
+                Shown(plan.model()) + " of " + Shown(plan.client_name())};
+      });
 }
 
 std::vector<Candidate> Sessions(Connection& daemon) {
-  std::vector<Candidate> found;
-  v1::ListSessionsResponse response;
-  if (!Answered(daemon, &v1::Admin::Stub::ListSessions, {}, &response))
-    return {};
-  for (const v1::SessionStatus& session : response.sessions()) {
-    found.push_back(
-        {std::to_string(session.id()), Shown(session.client_name())});
-  }
-  return found;
+  return Names(
+      daemon, &v1::Admin::Stub::ListSessions, {},
+      &v1::ListSessionsResponse::sessions,
+      [](const v1::SessionStatus& session) -> Candidate {
+        return {std::to_string(session.id()), Shown(session.client_name())};
+      });
 }
 
 std::vector<Candidate> Devices(Connection& daemon) {
-  std::vector<Candidate> found;
-  v1::NodeStatus response;
-  if (!Answered(daemon, &v1::Admin::Stub::Status, {}, &response)) return {};
-  for (const v1::Device& device : response.devices()) {
-    found.push_back({std::to_string(device.index()), Shown(device.name())});
-  }
-  return found;
+  return Names(daemon, &v1::Admin::Stub::Status, {}, &v1::NodeStatus::devices,
+               [](const v1::Device& device) -> Candidate {
+                 return {std::to_string(device.index()), Shown(device.name())};
+               });
 }
 
 }  // namespace
