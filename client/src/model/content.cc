@@ -1,43 +1,93 @@
 #include "client/src/model/content.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
-#include <optional>
-#include <string>
+#include <thread>
 #include <utility>
 
-#include "client/src/messages/model_table.h"
+#include "client/src/base/start_thread.h"
 #include "hoist/shared/dtype.h"
 
 namespace hoist {
 namespace {
 
-constexpr uint64_t kContentPiece = uint64_t{16} << 20;
+using Bytes = std::span<const std::byte>;
 
-Sha256Digest ContentOf(std::span<const std::byte> bytes) {
-  Sha256 whole;
-  while (!bytes.empty()) {
-    const auto piece =
-        bytes.first(std::min<uint64_t>(bytes.size(), kContentPiece));
-    const Sha256Digest digest = Sha256().Bytes(piece).Finish();
-    whole.Bytes(std::as_bytes(std::span(digest)));
-    bytes = bytes.subspan(piece.size());
+constexpr uint64_t kPiece = uint64_t{16} << 20;
+constexpr uint64_t kMostThreads = 16;
+
+// Of the pieces of all ranges, in order.
+std::vector<Sha256Digest> PieceDigests(std::span<const Bytes> ranges) {
+  std::vector<Bytes> pieces;
+  uint64_t bytes = 0;
+  for (const Bytes range : ranges) {
+    for (uint64_t at = 0; at < range.size(); at += kPiece) {
+      pieces.push_back(
+          range.subspan(at, std::min<uint64_t>(kPiece, range.size() - at)));
+    }
+    bytes += range.size();
   }
-  return whole.Finish();
+  std::vector<Sha256Digest> digests(pieces.size());
+  std::atomic<size_t> next{0};
+  const auto work = [&] {
+    for (size_t at = next++; at < pieces.size(); at = next++) {
+      digests[at] = Sha256().Bytes(pieces[at]).Finish();
+    }
+  };
+  std::vector<std::thread> helpers(std::min(
+      {bytes / kPiece, kMostThreads - 1,
+       uint64_t{std::max(1u, std::thread::hardware_concurrency())} - 1}));
+  for (std::thread& helper : helpers) {
+    if (!StartThread(&helper, std::ref(work)).ok()) break;  // The others do.
+  }
+  work();
+  for (std::thread& helper : helpers) {
+    if (helper.joinable()) helper.join();
+  }
+  return digests;
+}
+
+// Of each range.
+std::vector<Sha256Digest> RangeDigests(std::span<const Bytes> ranges) {
+  const std::vector<Sha256Digest> pieces = PieceDigests(ranges);
+  std::vector<Sha256Digest> digests;
+  auto piece = pieces.begin();
+  for (const Bytes range : ranges) {
+    Sha256 whole;
+    for (uint64_t at = 0; at < range.size(); at += kPiece) {
+      whole.Bytes(std::as_bytes(std::span(*piece++)));
+    }
+    digests.push_back(whole.Finish());
+  }
+  return digests;
 }
 
 }  // namespace
 
 Result<Sha256Digest> GroupContent(std::string_view name,
                                   std::span<const SourceTensor> tensors) {
-  std::map<std::pair<const void*, uint64_t>, Sha256Digest> known;
-  Sha256 group;
-  group.String("hoist group 2").String(name).Number(tensors.size());
+  std::vector<Bytes> ranges;
+  std::vector<size_t> range_of;  // By tensor.
+  std::map<std::pair<const void*, uint64_t>, size_t> known;
   for (const SourceTensor& tensor : tensors) {
-    const TensorEntry& entry = tensor.entry;
     Result<uint64_t> span = CheckedSpan(tensor);
     if (!span.ok()) return span.status();
+    const auto [at, fresh] =
+        known.try_emplace({tensor.data, *span}, ranges.size());
+    range_of.push_back(at->second);
+    if (fresh) {
+      ranges.emplace_back(static_cast<const std::byte*>(tensor.data), *span);
+    }
+  }
+  const std::vector<Sha256Digest> digests = RangeDigests(ranges);
+  Sha256 group;
+  group.String("hoist group 2").String(name).Number(tensors.size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const TensorEntry& entry = tensors[i].entry;
     group.String(entry.name).String(NameOf(entry.dtype));
     group.Number(entry.shape.size());
     for (const int64_t size : entry.shape) {
@@ -46,12 +96,8 @@ Result<Sha256Digest> GroupContent(std::string_view name,
     for (const int64_t stride : entry.strides) {
       group.Number(static_cast<uint64_t>(stride));
     }
-    const auto [at, fresh] = known.try_emplace({tensor.data, *span});
-    if (fresh) {
-      at->second =
-          ContentOf({static_cast<const std::byte*>(tensor.data), *span});
-    }
-    group.Number(*span).Bytes(std::as_bytes(std::span(at->second)));
+    group.Number(ranges[range_of[i]].size());
+    group.Bytes(std::as_bytes(std::span(digests[range_of[i]])));
   }
   return group.Finish();
 }

@@ -13,10 +13,10 @@
 
 namespace hoist {
 
-// Of a group with these tensors, whose data the CPU can read. hoistd computes
-// another one for tensors that overlap so much that their bytes are more than
-// twice the image's. InvalidArgument: a tensor without data, or a negative
-// shape or stride.
+// Of a group with these tensors, whose data the CPU can read: by up to 16
+// threads, pieces of 16 MiB. hoistd computes another one for tensors that
+// overlap so much that their bytes are more than twice the image's.
+// InvalidArgument: a tensor without data, or a negative shape or stride.
 Result<Sha256Digest> GroupContent(std::string_view name,
                                   std::span<const SourceTensor> tensors);
 

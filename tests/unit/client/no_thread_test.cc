@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <string>
@@ -153,6 +155,22 @@ TEST(NoThread, APermitIsGivenBack) {
   EXPECT_THAT(script.closed(), ElementsAre(601u));
   // Without a listener that was freed.
   EXPECT_TRUE(hoist::CopyPermit::Open(session, {}).ok());
+}
+
+TEST(NoThread, AContentIsComputedWithoutHelp) {
+  const std::vector<std::byte> bytes((size_t{40} << 20) + 3, std::byte{7});
+  hoist::PublishOptions options;
+  options.group = "g";
+  options.tensors = {{"w",
+                      hoist::DType::kU8,
+                      {static_cast<int64_t>(bytes.size())},
+                      bytes.data()}};
+  const auto want = hoist::GroupContent(options);
+  ASSERT_TRUE(want.ok());
+  const NoThreads none;
+  const auto alone = hoist::GroupContent(options);
+  ASSERT_TRUE(alone.ok());
+  EXPECT_EQ(*alone, *want);
 }
 
 }  // namespace hoist_test::no_thread_test

@@ -171,9 +171,9 @@ HOIST_API int hoist_publish_group(hoist_session* session,
 
 /* The content that hoistd finds in such a group, which may be published or not.
  * Of `options`, only the group's name and the tensors matter. `content` gets
- * HOIST_CONTENT_BYTES bytes. Reads all bytes on the
- * calling thread. INVALID_ARGUMENT: as for hoist_publish_group, or the tensors
- * are on a device. */
+ * HOIST_CONTENT_BYTES bytes. Up to 16 threads read large tensors at once.
+ * INVALID_ARGUMENT: as for hoist_publish_group, or the tensors are on a
+ * device. */
 HOIST_API int hoist_group_content(const hoist_publish_options* options,
                                   uint8_t* content, hoist_error** error);
 /* The content of a model of groups with these contents, HOIST_CONTENT_BYTES
