@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes as c
 import dataclasses
-from typing import Any, Mapping
+from typing import Any, Iterable, Mapping
 
 from . import _dtypes
 from . import _c
 from ._errors import InvalidArgument
-from ._library import text
+from ._library import call, sized, text
 from ._surroundings import require
 
 
@@ -32,12 +32,16 @@ class RawTensor:
 
 
 class Publication:
-    """C records of tensors; keeps the referenced memory alive."""
+    """A group's C options; keeps the referenced memory alive."""
 
-    def __init__(self, tensors: Mapping[str, Any]) -> None:
+    def __init__(self, group: str, tensors: Mapping[str, Any]) -> None:
         self._keep: list[Any] = []
-        self.records = (_c.PublishTensor * len(tensors))()
-        for record, (name, value) in zip(self.records, tensors.items()):
+        records = (_c.PublishTensor * len(tensors))()
+        self.options = sized(_c.PublishOptions)
+        self.options.group = text(group)
+        self.options.tensors = records
+        self.options.tensor_count = len(records)
+        for record, (name, value) in zip(records, tensors.items()):
             if isinstance(value, RawTensor):
                 self._keep.append(value)
                 self._fill(record, name, value.dtype, value.shape,
@@ -81,3 +85,21 @@ class Publication:
         self._keep.append(tensor)
         return (_dtypes.from_torch(tensor.dtype), tuple(tensor.shape),
                 tensor.stride(), tensor.data_ptr())
+
+
+def group_content(group: str, tensors: Mapping[str, Any]) -> bytes:
+    """The Group.content of such a group, published or not; see
+    hoist_group_content."""
+    publication = Publication(group, tensors)
+    content = (c.c_uint8 * 32)()
+    call("group_content", c.byref(publication.options), content)
+    return bytes(content)
+
+
+def model_content(groups: Iterable[bytes]) -> bytes:
+    """The content of a model of groups with these, in any order."""
+    joined = b"".join(groups)
+    content = (c.c_uint8 * 32)()
+    call("model_content", (c.c_uint8 * len(joined)).from_buffer_copy(joined),
+         len(joined) // 32, content)
+    return bytes(content)

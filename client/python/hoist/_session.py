@@ -193,12 +193,9 @@ class Session(Owner):
         content: the expected Group.content, 32 bytes. DataLoss: hoistd computed
             another, and kept nothing.
         """
-        publication = Publication(tensors)
-        options = sized(_c.PublishOptions)
+        publication = Publication(group, tensors)
+        options = publication.options
         options.model = text(model)
-        options.group = text(group)
-        options.tensors = publication.records
-        options.tensor_count = len(publication.records)
         options.readers = choice(READERS, "readers", readers)
         options.deadline_ms = max(1, milliseconds(deadline))
         options.of_session = of_session

@@ -16,9 +16,10 @@ from .. import _session
 from .._errors import (FailedPrecondition, HoistError, InvalidArgument,
                        NotFound, Unavailable)
 from .._model import Model
+from .._publish import model_content
 from .._registration import Groups
 from ._ctl import Ctl
-from ._image import GroupHead, model_content, raw_tensors
+from ._image import GroupHead, raw_tensors
 from ._source import (FileReader, GroupSource, Held, HeldReader,
                       IterableReader, Keep, KeptFiles, ModelReader, Reader,
                       forget_left, published_heads)

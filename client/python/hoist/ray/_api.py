@@ -11,10 +11,10 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from .._errors import HoistError, InvalidArgument, NotFound, Unavailable
+from .._publish import model_content
 from .._registration import Groups
 from . import _nodes
 from ._arrivals import Progress
-from ._image import model_content
 from ._load import Load, Report, Run, Terms
 from ._nodes import Node, alive, ask, find
 from ._source import GroupSource, Held, Named

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from typing import Any, Iterable, Mapping
 
 import numpy as np
@@ -11,10 +10,9 @@ import numpy as np
 from .. import _dtypes
 from .._errors import InvalidArgument, Unimplemented
 from .._model import Group, TensorInfo
-from .._publish import RawTensor
+from .._publish import RawTensor, group_content
 
 _ALIGNMENT = 64  # Of tensors in a buffer, for code that computes on them.
-_PIECE = 16 << 20  # kContentPieceBytes of daemon/model/published_group.h.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,38 +40,9 @@ def head_of(name: str, tensors: Iterable[TensorInfo], image: Any) -> GroupHead:
             f'group "{name}" has overlapping tensors of more than twice its '
             "image's bytes: it has no digest before it is published; publish "
             "it on each node by itself")
-    digests = {at: _digest(image[at[0]:at[0] + at[1]]) for at in ranges}
-    told = hashlib.sha256(_text("hoist group 2") + _text(name)
-                          + _number(len(held)))
-    for info in held:
-        told.update(_text(info.name) + _text(info.dtype)
-                    + _number(len(info.shape))
-                    + b"".join(map(_number, (*info.shape, *info.strides)))
-                    + _number(info.nbytes)
-                    + digests[info.offset, info.nbytes])
-    return GroupHead(name, held, len(image), told.digest())
-
-
-def model_content(groups: Iterable[bytes]) -> bytes:
-    """hoistd's content hash of a model, from its groups' hashes."""
-    held = sorted(groups)
-    return hashlib.sha256(_text("hoist model 2") + _number(len(held))
-                          + b"".join(held)).digest()
-
-
-def _digest(part: Any) -> bytes:
-    pieces = b"".join(hashlib.sha256(part[at:at + _PIECE]).digest()
-                      for at in range(0, len(part), _PIECE))
-    return hashlib.sha256(pieces).digest()
-
-
-def _number(number: int) -> bytes:
-    return number.to_bytes(8, "little")
-
-
-def _text(text: str) -> bytes:
-    data = text.encode()
-    return _number(len(data)) + data
+    head = GroupHead(name, held, len(image), b"")
+    return dataclasses.replace(
+        head, content=group_content(name, raw_tensors(head, image)))
 
 
 def raw_tensors(head: GroupHead, image: Any) -> dict[str, RawTensor]:

@@ -14,9 +14,10 @@ import ray
 from .._errors import (AlreadyExists, Cancelled, DataLoss, DeadlineExceeded,
                        HoistError, InvalidArgument, ResourceExhausted,
                        Unavailable)
+from .._publish import model_content
 from .._registration import Groups
 from ._arrivals import Arrivals, Progress
-from ._image import GroupHead, model_content
+from ._image import GroupHead
 from ._moving import Moving
 from ._nodes import Node, ask, typed
 from ._source import GroupSource, Held, IterableReader, Keep, Named

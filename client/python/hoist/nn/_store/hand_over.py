@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
-import ctypes as c
 import hashlib
-import os
-from typing import Any, Callable, Iterable, Sequence
+from typing import Callable, Iterable, Sequence
 
 import torch
 
@@ -16,57 +13,15 @@ from ..._errors import (AlreadyExists, DataLoss, FailedPrecondition, HoistError,
                         NotFound)
 from ..._host_image import HostImage
 from ..._model import Group, Model
+from ..._publish import group_content, model_content
 from .._tree.inventory import Stored, as_stored
 from .._tree.layout import GroupSpec
 
-_PIECE = 16 << 20  # The bytes that one thread hashes at once.
-
 
 def content_of(specs: Iterable[GroupSpec]) -> bytes:
-    """The content that hoistd would find if the groups were handed over: a
-    SHA-256 of their names, tensors and bytes, from which it makes its own
-    (daemon/model/published_group.h defines it)."""
-    with concurrent.futures.ThreadPoolExecutor(
-            min(16, os.cpu_count() or 1)) as pool:
-        groups = sorted(_group_content(spec, pool) for spec in specs)
-    return hashlib.sha256(_text("hoist model 2") + _number(len(groups))
-                          + b"".join(groups)).digest()
-
-
-def _group_content(spec: GroupSpec,
-                   pool: concurrent.futures.ThreadPoolExecutor) -> bytes:
-    digest = hashlib.sha256(_text("hoist group 2") + _text(spec.name)
-                            + _number(len(spec.stored)))
-    for stored in spec.stored:
-        meta = stored.meta
-        pieces = b"".join(pool.map(_sha256, _pieces(stored)))
-        digest.update(
-            _text(stored.name) + _text(_dtypes.from_torch(meta.dtype))
-            + _number(len(meta.shape))
-            + b"".join(map(_number, (*meta.shape, *meta.stride())))
-            + _number(stored.nbytes) + hashlib.sha256(pieces).digest())
-    return digest.digest()
-
-
-def _number(number: int) -> bytes:
-    return number.to_bytes(8, "little")
-
-
-def _text(text: str) -> bytes:
-    data = text.encode()
-    return _number(len(data)) + data
-
-
-def _pieces(stored: Stored) -> Iterable[Any]:
-    flat = _bytes_of(stored)
-    for at in range(0, flat.numel(), _PIECE):
-        yield flat[at:at + _PIECE]
-
-
-def _sha256(piece: torch.Tensor) -> bytes:
-    # Without numpy(): torch may be there without NumPy.
-    data = (c.c_uint8 * piece.numel()).from_address(piece.data_ptr())
-    return hashlib.sha256(data).digest()
+    """The content that hoistd would find if the groups were handed over."""
+    return model_content(group_content(spec.name, _on_cpu(spec))
+                         for spec in specs)
 
 
 def _bytes_of(stored: Stored) -> torch.Tensor:
@@ -83,8 +38,12 @@ def _bytes_of(stored: Stored) -> torch.Tensor:
         tensor.untyped_storage(), start, (stored.nbytes,), (1,)).cpu()
 
 
-def _on_cpu(stored: Stored) -> torch.Tensor:
-    """The tensor on the CPU, with its strides."""
+def _on_cpu(spec: GroupSpec) -> dict[str, torch.Tensor]:
+    """Its stored tensors on the CPU, with their strides."""
+    return {stored.name: _one_on_cpu(stored) for stored in spec.stored}
+
+
+def _one_on_cpu(stored: Stored) -> torch.Tensor:
     tensor = stored.tensor
     assert tensor is not None
     if tensor.device.type == "cpu":
@@ -151,9 +110,7 @@ def _bits(dtype: str) -> str:
 def publish(session: _session.Session, name: str, spec: GroupSpec,
             deadline: float) -> Model:
     """Hands one group over as it is."""
-    return _publish(session, name, spec.name,
-                    {stored.name: _on_cpu(stored) for stored in spec.stored},
-                    deadline)
+    return _publish(session, name, spec.name, _on_cpu(spec), deadline)
 
 
 def publish_cast(session: _session.Session, name: str, spec: GroupSpec,
@@ -165,7 +122,7 @@ def publish_cast(session: _session.Session, name: str, spec: GroupSpec,
     instead."""
     if spec.in_hand:
         return _publish(session, name, spec.name, {
-            stored.name: _cast(_on_cpu(stored), stored, spec)
+            stored.name: _cast(_one_on_cpu(stored), stored, spec)
             for stored in spec.stored}, deadline)
     with session.host_image(original) as image:
         image.load(deadline)
