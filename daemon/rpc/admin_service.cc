@@ -35,24 +35,28 @@ template <typename Response>
 Reactor* FromBooks(const std::shared_ptr<CallEnv>& env,
                    absl::StatusOr<Peer> peer, Response* response,
                    Fill<Response> fill) {
-  auto call = UnaryCall<Response>::Start(response);
-  if (!peer.ok()) {
-    call->Fail(peer.status());
-    return call.get();
-  }
-  env->engine.Ask(LookArgs{[env, call, fill = std::move(fill),
-                            peer = *std::move(peer)](const NodeView& view) {
-                    Response out;
-                    const absl::Status status = fill(view, peer, &out);
-                    if (!status.ok()) return call->Fail(status);
-                    env->queue.Post([call, out = std::move(out)]() mutable {
-                      call->Reply(std::move(out));
+  return StartUnaryCall(response, std::move(peer), [&](auto call, Peer who) {
+    env->engine.Ask(LookArgs{[env, call, fill = std::move(fill),
+                              who = std::move(who)](const NodeView& view) {
+                      Response out;
+                      const absl::Status status = fill(view, who, &out);
+                      if (!status.ok()) return call->Fail(status);
+                      env->queue.Post([call, out = std::move(out)]() mutable {
+                        call->Reply(std::move(out));
+                      });
+                    }},
+                    [call](absl::Status looked) {
+                      if (!looked.ok()) call->Fail(looked);
                     });
-                  }},
-                  [call](absl::Status looked) {
-                    if (!looked.ok()) call->Fail(looked);
-                  });
-  return call.get();
+  });
+}
+
+template <typename Request>
+absl::StatusOr<AdminAct> ActOnSession(const CallEnv& env,
+                                      const Context& context, const char* act,
+                                      const Request& request) {
+  return env.ActOf(context, act,
+                   absl::StrCat("session ", request.session_id()));
 }
 
 void SetKept(const CopyTotals& totals, pb::EvictResponse* out) {
@@ -79,32 +83,29 @@ template <typename Args, typename Response>
 Reactor* OnCopies(const std::shared_ptr<CallEnv>& env, Context* context,
                   const std::string& act_name, const pb::CopySelector& copies,
                   TierNeeded tier_needed, Response* response, Args args) {
-  auto call = UnaryCall<Response>::Start(response);
-  absl::StatusOr<AdminAct> act =
-      env->AdminActOf(*context, act_name, TextOf(copies));
-  if (!act.ok()) {
-    call->Fail(act.status());
-    return call.get();
-  }
-  const Peer peer = act->who();
-  Done<CopyTotals> done = Audited<CopyTotals>(
-      *std::move(act), [call](absl::StatusOr<CopyTotals> totals) {
-        if (!totals.ok()) return call->Fail(totals.status());
-        Response out;
-        out.set_groups(totals->groups);
-        out.set_bytes(totals->bytes);
-        SetKept(*totals, &out);
-        call->Reply(std::move(out));
+  return StartUnaryCall(
+      response, env->AdminActOf(*context, act_name, TextOf(copies)),
+      [&](auto call, AdminAct act) {
+        const Peer peer = act.who();
+        Done<CopyTotals> done = Audited<CopyTotals>(
+            std::move(act), [call](absl::StatusOr<CopyTotals> totals) {
+              if (!totals.ok()) return call->Fail(totals.status());
+              Response out;
+              out.set_groups(totals->groups);
+              out.set_bytes(totals->bytes);
+              SetKept(*totals, &out);
+              call->Reply(std::move(out));
+            });
+        absl::StatusOr<CopySelector> which =
+            SelectorFromProto(copies, tier_needed);
+        if (!which.ok()) {
+          done(which.status());
+        } else {
+          args.which = *std::move(which);
+          args.which.asker = peer;
+          env->engine.Ask(std::move(args), std::move(done));
+        }
       });
-  absl::StatusOr<CopySelector> which = SelectorFromProto(copies, tier_needed);
-  if (!which.ok()) {
-    done(which.status());
-  } else {
-    args.which = *std::move(which);
-    args.which.asker = peer;
-    env->engine.Ask(std::move(args), std::move(done));
-  }
-  return call.get();
 }
 
 absl::StatusOr<LoadWish> WishFromProto(const pb::LoadRequest& request) {
@@ -199,87 +200,73 @@ Reactor* AdminService::EndSession(Context* context,
                                   pb::EndSessionResponse* response) {
   const absl::Duration deadline =
       std::min(DeadlineFromProto(request->deadline_ms()), TimeLeft(*context));
-  return StartEndCall(
-      *env_,
-      env_->ActOf(*context, "end",
-                  absl::StrCat("session ", request->session_id())),
-      SessionId(request->session_id()), deadline, response);
+  return StartEndCall(*env_, ActOnSession(*env_, *context, "end", *request),
+                      SessionId(request->session_id()), deadline, response);
 }
 
 Reactor* AdminService::Sleep(Context* context, const pb::SleepRequest* request,
                              pb::SleepResponse* response) {
-  auto call = UnaryCall<pb::SleepResponse>::Start(response);
-  absl::StatusOr<AdminAct> act = env_->ActOf(
-      *context, "sleep", absl::StrCat("session ", request->session_id()));
-  if (!act.ok()) {
-    call->Fail(act.status());
-    return call.get();
-  }
-  const Peer peer = act->who();
-  env_->engine.Ask(
-      SleepArgs{peer, SessionId(request->session_id()),
-                DeadlineFromProto(request->idle_ms())},
-      Audited<PlanTotals>(*std::move(act),
-                          [call](absl::StatusOr<PlanTotals> totals) {
-                            if (!totals.ok())
-                              return call->Fail(totals.status());
-                            pb::SleepResponse out;
-                            out.set_asked_plans(totals->asked);
-                            out.set_asked_bytes(totals->asked_bytes);
-                            out.set_kept_plans(totals->kept);
-                            out.set_kept_bytes(totals->kept_bytes);
-                            call->Reply(std::move(out));
-                          }));
-  return call.get();
+  return StartUnaryCall(
+      response, ActOnSession(*env_, *context, "sleep", *request),
+      [&](auto call, AdminAct act) {
+        SleepArgs args{act.who(), SessionId(request->session_id()),
+                       DeadlineFromProto(request->idle_ms())};
+        env_->engine.Ask(
+            std::move(args),
+            Audited<PlanTotals>(std::move(act),
+                                [call](absl::StatusOr<PlanTotals> totals) {
+                                  if (!totals.ok())
+                                    return call->Fail(totals.status());
+                                  pb::SleepResponse out;
+                                  out.set_asked_plans(totals->asked);
+                                  out.set_asked_bytes(totals->asked_bytes);
+                                  out.set_kept_plans(totals->kept);
+                                  out.set_kept_bytes(totals->kept_bytes);
+                                  call->Reply(std::move(out));
+                                }));
+      });
 }
 
 Reactor* AdminService::Wake(Context* context, const pb::WakeRequest* request,
                             pb::WakeResponse* response) {
-  auto call = UnaryCall<pb::WakeResponse>::Start(response);
-  absl::StatusOr<AdminAct> act = env_->ActOf(
-      *context, "wake", absl::StrCat("session ", request->session_id()));
-  if (!act.ok()) {
-    call->Fail(act.status());
-    return call.get();
-  }
-  const Peer peer = act->who();
-  env_->engine.Ask(WakeArgs{peer, SessionId(request->session_id())},
-                   [call, act = *std::move(act)](absl::Status status) {
-                     act.Ended(status);
-                     if (!status.ok()) return call->Fail(std::move(status));
-                     call->Reply({});
-                   });
-  return call.get();
+  return StartUnaryCall(
+      response, ActOnSession(*env_, *context, "wake", *request),
+      [&](auto call, AdminAct act) {
+        env_->engine.Ask(WakeArgs{act.who(), SessionId(request->session_id())},
+                         [call, act](absl::Status status) {
+                           act.Ended(status);
+                           if (!status.ok())
+                             return call->Fail(std::move(status));
+                           call->Reply({});
+                         });
+      });
 }
 
 Reactor* AdminService::SetShare(Context* context,
                                 const pb::SetShareRequest* request,
                                 pb::SetShareResponse* response) {
-  auto call = UnaryCall<pb::SetShareResponse>::Start(response);
-  absl::StatusOr<AdminAct> act =
-      env_->AdminActOf(*context, "share", ShareOfText(*request));
-  if (!act.ok()) {
-    call->Fail(act.status());
-    return call.get();
-  }
-  Done<ShareChanged> done = Audited<ShareChanged>(
-      *std::move(act), [call](absl::StatusOr<ShareChanged> changed) {
-        if (!changed.ok()) return call->Fail(changed.status());
-        pb::SetShareResponse out;
-        ShareToProto(changed->before, out.mutable_before());
-        ShareToProto(changed->after, out.mutable_after());
-        call->Reply(std::move(out));
+  return StartUnaryCall(
+      response, env_->AdminActOf(*context, "share", ShareOfText(*request)),
+      [&](auto call, AdminAct act) {
+        Done<ShareChanged> done = Audited<ShareChanged>(
+            std::move(act), [call](absl::StatusOr<ShareChanged> changed) {
+              if (!changed.ok()) return call->Fail(changed.status());
+              pb::SetShareResponse out;
+              ShareToProto(changed->before, out.mutable_before());
+              ShareToProto(changed->after, out.mutable_after());
+              call->Reply(std::move(out));
+            });
+        absl::StatusOr<ShareOf> of = ShareOfFromProto(*request);
+        absl::StatusOr<ShareChange> change =
+            ShareChangeFromProto(request->change());
+        absl::Status status = of.status();
+        status.Update(change.status());
+        if (!status.ok()) {
+          done(status);
+        } else {
+          env_->engine.Ask(SetShareArgs{*of, *change}, std::move(done));
+        }
       });
-  absl::StatusOr<ShareOf> of = ShareOfFromProto(*request);
-  absl::StatusOr<ShareChange> change = ShareChangeFromProto(request->change());
-  absl::Status status = of.status();
-  status.Update(change.status());
-  if (!status.ok()) {
-    done(status);
-  } else {
-    env_->engine.Ask(SetShareArgs{*of, *change}, std::move(done));
-  }
-  return call.get();
 }
 
 Reactor* AdminService::Pin(Context* context, const pb::PinRequest* request,

@@ -18,26 +18,25 @@ namespace {
 using Context = grpc::CallbackServerContext;
 using Reactor = grpc::ServerUnaryReactor;
 
+absl::Status Unknown() {
+  return absl::UnimplementedError("this hoistd does not implement the call");
+}
+
 // `ask` runs on a work thread, since it may read a file. It returns its changes
 // for the audit log.
 template <typename Response, typename Ask>
 Reactor* AskControl(const std::shared_ptr<CallEnv>& env,
                     absl::StatusOr<AdminAct> act, Response* response, Ask ask) {
-  auto call = UnaryCall<Response>::Start(response);
-  if (!act.ok()) {
-    call->Fail(act.status());
-    return call.get();
-  }
-  env->queue.Post([env, call, act = *std::move(act), ask = std::move(ask)] {
-    Response out;
-    absl::StatusOr<std::string> done =
-        absl::UnimplementedError("this hoistd does not implement the call");
-    if (env->control != nullptr) done = ask(*env->control, &out);
-    act.Ended(done.status(), done.value_or(""));
-    if (!done.ok()) return call->Fail(done.status());
-    call->Reply(std::move(out));
+  return StartUnaryCall(response, std::move(act), [&](auto call, AdminAct own) {
+    env->queue.Post([env, call, act = std::move(own), ask = std::move(ask)] {
+      Response out;
+      absl::StatusOr<std::string> done = Unknown();
+      if (env->control != nullptr) done = ask(*env->control, &out);
+      act.Ended(done.status(), done.value_or(""));
+      if (!done.ok()) return call->Fail(done.status());
+      call->Reply(std::move(out));
+    });
   });
-  return call.get();
 }
 
 // Answers an admin with a response that `fill` builds on a work thread.
@@ -45,22 +44,15 @@ template <typename Response, typename Fill>
 Reactor* FinishControl(const std::shared_ptr<CallEnv>& env,
                        const Context& context, bool knows, Response* response,
                        Fill fill) {
-  auto call = UnaryCall<Response>::Start(response);
-  absl::Status allowed = env->AdminOf(context).status();
-  if (allowed.ok() && !knows) {
-    allowed =
-        absl::UnimplementedError("this hoistd does not implement the call");
-  }
-  if (!allowed.ok()) {
-    call->Fail(allowed);
-    return call.get();
-  }
-  env->queue.Post([env, call, fill] {
-    Response out;
-    fill(*env, &out);
-    call->Reply(std::move(out));
-  });
-  return call.get();
+  return StartUnaryCall(response, env->AdminOf(context),
+                        [&](auto call, const Peer&) {
+                          if (!knows) return call->Fail(Unknown());
+                          env->queue.Post([env, call, fill] {
+                            Response out;
+                            fill(*env, &out);
+                            call->Reply(std::move(out));
+                          });
+                        });
 }
 
 }  // namespace

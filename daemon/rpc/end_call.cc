@@ -27,42 +27,38 @@ absl::Status StillThere(SessionId session, absl::Duration waited) {
 }  // namespace
 
 grpc::ServerUnaryReactor* StartEndCall(CallEnv& env,
-                                       absl::StatusOr<AdminAct> act,
+                                       absl::StatusOr<AdminAct> given,
                                        SessionId session,
                                        absl::Duration deadline,
                                        pb::EndSessionResponse* response) {
-  auto call = UnaryCall<pb::EndSessionResponse>::Start(response);
-  if (!act.ok()) {
-    call->Fail(act.status());
-    return call.get();
-  }
-  const Peer peer = act->who();
-  // Owned by the engine's callback, which may outlast the call.
-  auto alarm = std::make_shared<grpc::Alarm>();
-  alarm->Set(
-      std::chrono::system_clock::now() + absl::ToChronoMilliseconds(deadline),
-      [call, session, deadline, act = *act](bool rang) {
-        if (!rang) return;
-        const absl::Status late = StillThere(session, deadline);
-        act.Ended(late);
-        call->Fail(late);
+  return StartUnaryCall(
+      response, std::move(given), [&](auto call, AdminAct act) {
+        // Owned by the engine's callback, which may outlast the call.
+        auto alarm = std::make_shared<grpc::Alarm>();
+        alarm->Set(std::chrono::system_clock::now() +
+                       absl::ToChronoMilliseconds(deadline),
+                   [call, session, deadline, act](bool rang) {
+                     if (!rang) return;
+                     const absl::Status late = StillThere(session, deadline);
+                     act.Ended(late);
+                     call->Fail(late);
+                   });
+        // The answer has the session as it is now: afterwards it is gone.
+        auto was = std::make_shared<pb::SessionStatus>();
+        env.engine.Ask(LookArgs{[session, was](const NodeView& view) {
+                         NodeReader(view).Session(session, was.get());
+                       }},
+                       [](const absl::Status&) {});  // The next one fails, too.
+        env.engine.Ask(EndSessionArgs{act.who(), session},
+                       [call, alarm, was, act](absl::Status ended) {
+                         act.Ended(ended, ended.ok() ? AuditText(*was) : "");
+                         alarm->Cancel();
+                         if (!ended.ok()) return call->Fail(ended);
+                         pb::EndSessionResponse out;
+                         *out.mutable_session() = std::move(*was);
+                         call->Reply(std::move(out));
+                       });
       });
-  // The answer has the session as it is now: afterwards it is gone.
-  auto was = std::make_shared<pb::SessionStatus>();
-  env.engine.Ask(LookArgs{[session, was](const NodeView& view) {
-                   NodeReader(view).Session(session, was.get());
-                 }},
-                 [](const absl::Status&) {});  // The next one fails, too.
-  env.engine.Ask(EndSessionArgs{peer, session},
-                 [call, alarm, was, act = *std::move(act)](absl::Status ended) {
-                   act.Ended(ended, ended.ok() ? AuditText(*was) : "");
-                   alarm->Cancel();
-                   if (!ended.ok()) return call->Fail(ended);
-                   pb::EndSessionResponse out;
-                   *out.mutable_session() = std::move(*was);
-                   call->Reply(std::move(out));
-                 });
-  return call.get();
 }
 
 }  // namespace hoistd

@@ -6,6 +6,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "daemon/rpc/admin_convert.h"
 #include "grpcpp/support/server_callback.h"
@@ -60,6 +61,21 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
   Response* const response_;
   std::shared_ptr<UnaryCall> self_;  // gRPC's share; only OnDone resets it.
 };
+
+// Starts a call of `given`, whose error answers it; else `go(call, value)`
+// will.
+template <typename Response, typename Given, typename Go>
+grpc::ServerUnaryReactor* StartUnaryCall(Response* response,
+                                         absl::StatusOr<Given> given,
+                                         const Go& go) {
+  auto call = UnaryCall<Response>::Start(response);
+  if (given.ok()) {
+    go(call, *std::move(given));
+  } else {
+    call->Fail(given.status());
+  }
+  return call.get();
+}
 
 }  // namespace hoistd
 
