@@ -20,6 +20,8 @@ using Context = grpc::CallbackServerContext;
 using Reactor = grpc::ServerUnaryReactor;
 using ModelCall = std::shared_ptr<UnaryCall<pb::Model>>;
 
+constexpr char kDescribe[] = "Worker.DescribeModel";
+
 // Answers with a model. It may be large, so a work thread converts it.
 Done<ModelPtr> ReplyModel(std::shared_ptr<CallEnv> env, ModelCall call,
                           CallSession session) {
@@ -36,26 +38,13 @@ Done<ModelPtr> ReplyModel(std::shared_ptr<CallEnv> env, ModelCall call,
       };
 }
 
-void Describe(std::shared_ptr<CallEnv> env, Peer peer, std::string name,
-              ModelCall call) {
+// `args`: of a verb that answers with a model.
+template <typename Args>
+void AskForModel(std::shared_ptr<CallEnv> env, Peer peer, const char* verb,
+                 Args args, ModelCall call) {
   EngineApi& engine = env->engine;
   OpenCallSession(
-      engine, std::move(peer), "Worker.DescribeModel",
-      [&engine, env = std::move(env), name = std::move(name),
-       call = std::move(call)](absl::StatusOr<CallSession> session) mutable {
-        if (!session.ok()) return call->Fail(session.status());
-        const SessionId id = session->id();
-        engine.Ask(
-            id, DescribeModelArgs{std::move(name)},
-            ReplyModel(std::move(env), std::move(call), *std::move(session)));
-      });
-}
-
-void Register(std::shared_ptr<CallEnv> env, Peer peer, RegisterModelArgs args,
-              ModelCall call) {
-  EngineApi& engine = env->engine;
-  OpenCallSession(
-      engine, std::move(peer), "Worker.RegisterModel",
+      engine, std::move(peer), verb,
       [&engine, env = std::move(env), args = std::move(args),
        call = std::move(call)](absl::StatusOr<CallSession> session) mutable {
         if (!session.ok()) return call->Fail(session.status());
@@ -168,61 +157,55 @@ absl::StatusOr<StageWish> WishFromProto(const pb::WorkerStageRequest& request,
 Reactor* WorkerService::ListDevices(Context* context,
                                     const pb::ListDevicesRequest*,
                                     pb::ListDevicesResponse* response) {
-  auto call = UnaryCall<pb::ListDevicesResponse>::Start(response);
-  if (auto peer = env_->PeerOf(*context); !peer.ok()) {
-    call->Fail(peer.status());
-    return call.get();
-  }
-  pb::ListDevicesResponse out;
-  for (const DeviceView& device : env_->engine.facts().devices) {
-    // Access in place needs descriptors, which gRPC cannot carry.
-    if (device.info.kind == DeviceKind::kInPlace) continue;
-    DeviceToProto(device, out.add_devices());
-  }
-  call->Reply(std::move(out));
-  return call.get();
+  return StartUnaryCall(
+      response, env_->PeerOf(*context), [&](auto call, const Peer&) {
+        pb::ListDevicesResponse out;
+        for (const DeviceView& device : env_->engine.facts().devices) {
+          // Access in place needs descriptors, which gRPC cannot carry.
+          if (device.info.kind == DeviceKind::kInPlace) continue;
+          DeviceToProto(device, out.add_devices());
+        }
+        call->Reply(std::move(out));
+      });
 }
 
 Reactor* WorkerService::RegisterModel(
     Context* context, const pb::WorkerRegisterModelRequest* request,
     pb::Model* response) {
-  auto call = UnaryCall<pb::Model>::Start(response);
-  absl::StatusOr<Peer> peer = env_->PeerOf(*context);
-  absl::StatusOr<RegisterModelArgs> args = ArgsFromProto(*request);
-  if (!peer.ok() || !args.ok()) {
-    call->Fail(peer.ok() ? args.status() : peer.status());
-    return call.get();
-  }
-  if (request->path().empty()) {
-    Describe(env_, *std::move(peer), args->name, call);
-    return call.get();
-  }
-  const User user = peer->uid;
-  OpenPath(env_->paths(), user, request->path(),
-           [env = env_, call, peer = *std::move(peer),
-            args = *std::move(args)](absl::StatusOr<ModelFiles> files) mutable {
-             if (!files.ok()) return call->Fail(files.status());
-             args.shards = std::move(files->shards);
-             args.index = std::move(files->index);
-             Register(std::move(env), std::move(peer), std::move(args),
-                      std::move(call));
-           });
-  return call.get();
+  return StartUnaryCall(
+      response, env_->PeerOf(*context), [&](auto call, Peer peer) {
+        absl::StatusOr<RegisterModelArgs> args = ArgsFromProto(*request);
+        if (!args.ok()) return call->Fail(args.status());
+        if (request->path().empty()) {
+          return AskForModel(env_, std::move(peer), kDescribe,
+                             DescribeModelArgs{args->name}, call);
+        }
+        const User user = peer.uid;
+        OpenPath(
+            env_->paths(), user, request->path(),
+            [env = env_, call, peer = std::move(peer), args = *std::move(args)](
+                absl::StatusOr<ModelFiles> files) mutable {
+              if (!files.ok()) return call->Fail(files.status());
+              args.shards = std::move(files->shards);
+              args.index = std::move(files->index);
+              AskForModel(std::move(env), std::move(peer),
+                          "Worker.RegisterModel", std::move(args),
+                          std::move(call));
+            });
+      });
 }
 
 Reactor* WorkerService::DescribeModel(
     Context* context, const pb::WorkerDescribeModelRequest* request,
     pb::Model* response) {
-  auto call = UnaryCall<pb::Model>::Start(response);
-  absl::StatusOr<Peer> peer = env_->PeerOf(*context);
-  absl::StatusOr<std::string> name =
-      NameFromProto("name", request->name(), kMaxModelNameBytes);
-  if (!peer.ok() || !name.ok()) {
-    call->Fail(peer.ok() ? name.status() : peer.status());
-    return call.get();
-  }
-  Describe(env_, *std::move(peer), *std::move(name), call);
-  return call.get();
+  return StartUnaryCall(
+      response, env_->PeerOf(*context), [&](auto call, Peer peer) {
+        absl::StatusOr<std::string> name =
+            NameFromProto("name", request->name(), kMaxModelNameBytes);
+        if (!name.ok()) return call->Fail(name.status());
+        AskForModel(env_, std::move(peer), kDescribe,
+                    DescribeModelArgs{*std::move(name)}, call);
+      });
 }
 
 grpc::ServerReadReactor<pb::WorkerPublishRequest>* WorkerService::Publish(
@@ -242,22 +225,20 @@ grpc::ServerWriteReactor<pb::WorkerStageResponse>* WorkerService::Stage(
 Reactor* WorkerService::Prefetch(Context* context,
                                  const pb::WorkerPrefetchRequest* request,
                                  pb::WorkerPrefetchResponse* response) {
-  auto call = UnaryCall<pb::WorkerPrefetchResponse>::Start(response);
-  absl::StatusOr<Peer> peer = env_->PeerOf(*context);
-  absl::StatusOr<PrefetchWish> wish = WishFromProto(*request);
-  if (!peer.ok() || !wish.ok()) {
-    call->Fail(peer.ok() ? wish.status() : peer.status());
-    return call.get();
-  }
-  EngineApi& engine = env_->engine;
-  OpenCallSession(engine, *std::move(peer), "Worker.Prefetch",
-                  [&engine, call, wish = *std::move(wish)](
-                      absl::StatusOr<CallSession> session) mutable {
-                    if (!session.ok()) return call->Fail(session.status());
-                    PrefetchIn(engine, *std::move(session), std::move(wish),
-                               std::move(call));
-                  });
-  return call.get();
+  return StartUnaryCall(
+      response, env_->PeerOf(*context), [&](auto call, Peer peer) {
+        absl::StatusOr<PrefetchWish> wish = WishFromProto(*request);
+        if (!wish.ok()) return call->Fail(wish.status());
+        EngineApi& engine = env_->engine;
+        OpenCallSession(engine, std::move(peer), "Worker.Prefetch",
+                        [&engine, call, wish = *std::move(wish)](
+                            absl::StatusOr<CallSession> session) mutable {
+                          if (!session.ok())
+                            return call->Fail(session.status());
+                          PrefetchIn(engine, *std::move(session),
+                                     std::move(wish), std::move(call));
+                        });
+      });
 }
 
 }  // namespace hoistd
