@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import pkgutil
 import time
 from typing import Any, Iterator
 
@@ -20,7 +21,6 @@ from vllm.model_executor.model_loader.utils import (
 from vllm.model_executor.offloader import (NoopOffloader, get_offloader,
                                            set_offloader)
 from vllm.model_executor.utils import weights_already_processed
-from vllm.utils.import_utils import resolve_obj_by_qualname
 from vllm.utils.torch_utils import set_default_torch_dtype
 
 from .._errors import InvalidArgument, Unimplemented
@@ -112,7 +112,7 @@ class HoistModelLoader(BaseModelLoader):  # type: ignore[misc]
         model.load_weights = refuse_to_write
         if self.options.idle_after is not None:
             rest_when_idle(weights, self.options.idle_after, device,
-                           resolve_obj_by_qualname(
+                           pkgutil.resolve_name(
                                vllm_config.parallel_config.worker_cls))
         _log.info("%s: %.1f MiB of hoistd's on %s, shared and read-only; the "
                   "module was made in %.0f ms, and bound in %.0f ms",
