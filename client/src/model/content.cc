@@ -17,7 +17,7 @@ namespace {
 
 using Bytes = std::span<const std::byte>;
 
-constexpr uint64_t kPiece = uint64_t{16} << 20;
+constexpr uint64_t kHashedPiece = uint64_t{16} << 20;
 constexpr uint64_t kMostThreads = 16;
 
 // Of the pieces of all ranges, in order.
@@ -25,9 +25,9 @@ std::vector<Sha256Digest> PieceDigests(std::span<const Bytes> ranges) {
   std::vector<Bytes> pieces;
   uint64_t bytes = 0;
   for (const Bytes range : ranges) {
-    for (uint64_t at = 0; at < range.size(); at += kPiece) {
-      pieces.push_back(
-          range.subspan(at, std::min<uint64_t>(kPiece, range.size() - at)));
+    for (uint64_t at = 0; at < range.size(); at += kHashedPiece) {
+      pieces.push_back(range.subspan(
+          at, std::min<uint64_t>(kHashedPiece, range.size() - at)));
     }
     bytes += range.size();
   }
@@ -39,7 +39,7 @@ std::vector<Sha256Digest> PieceDigests(std::span<const Bytes> ranges) {
     }
   };
   std::vector<std::thread> helpers(std::min(
-      {bytes / kPiece, kMostThreads - 1,
+      {bytes / kHashedPiece, kMostThreads - 1,
        uint64_t{std::max(1u, std::thread::hardware_concurrency())} - 1}));
   for (std::thread& helper : helpers) {
     if (!StartThread(&helper, std::ref(work)).ok()) break;  // The others do.
@@ -58,7 +58,7 @@ std::vector<Sha256Digest> RangeDigests(std::span<const Bytes> ranges) {
   auto piece = pieces.begin();
   for (const Bytes range : ranges) {
     Sha256 whole;
-    for (uint64_t at = 0; at < range.size(); at += kPiece) {
+    for (uint64_t at = 0; at < range.size(); at += kHashedPiece) {
       whole.Bytes(std::as_bytes(std::span(*piece++)));
     }
     digests.push_back(whole.Finish());
