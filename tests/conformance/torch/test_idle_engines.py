@@ -38,10 +38,10 @@ class Engine:
             def nested(worker) -> int:
                 return worker.execute_model(2)
 
-            def sleep(worker) -> None:
+            def suspend(worker) -> None:
                 weights.suspend()
 
-            def wake_up(worker) -> None:
+            def resume(worker) -> None:
                 weights.resume()
 
             def check_health(worker) -> bool:
@@ -117,15 +117,15 @@ def test_weights_stay_for_as_long_as_any_call_takes(hoistd, make_engine):
     until(engine.rests)
 
 
-def test_a_sleeping_engine_stays_asleep(hoistd, make_engine):
+def test_a_suspended_engine_stays_suspended(hoistd, make_engine):
     engine = make_engine()
     until(engine.rests)
-    engine.worker.sleep()
+    engine.worker.suspend()
     other = make_engine(2)
     until(other.rests)
     with engine.idle.use():
         assert engine.rests()  # The call does not wake it.
-    engine.worker.wake_up()
+    engine.worker.resume()
     assert engine.worker.execute_model() == SIZE
     until(engine.rests)
 
@@ -153,10 +153,10 @@ def test_hoistd_keeps_published_weights_while_they_rest(hoistd, device):
         with pytest.raises(hoist.ResourceExhausted):
             other.publish("more", "weight", more, deadline=0)
         assert engine.worker.execute_model() == SIZE
-        engine.worker.sleep()
+        engine.worker.suspend()
         other.publish("more", "weight", more, deadline=0)
     with pytest.raises(hoist.NotFound):
-        engine.worker.wake_up()
+        engine.worker.resume()
 
 
 def test_hoistd_may_start_again_while_the_weights_rest(
