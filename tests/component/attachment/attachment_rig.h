@@ -28,6 +28,7 @@ using hoist::Code;
 
 constexpr uint64_t kBytes = uint64_t{64} << 10;  // Of a group.
 constexpr uint32_t kGroups = 8;
+constexpr uint64_t kPool = uint64_t{2} << 20;  // Of one slab.
 // Of device memory: half of the groups are streamed.
 constexpr uint64_t kBudget = kGroups * kBytes / 2;
 

@@ -18,8 +18,6 @@
 namespace hoistd::testing::attachment_test {
 namespace {
 
-constexpr uint64_t kPool = uint64_t{2} << 20;
-
 class FailedAttachTest : public AttachmentTest {
  protected:
   void Start(const char* keeper = nullptr) {

@@ -17,7 +17,6 @@
 namespace hoistd::testing::attachment_test {
 namespace {
 
-constexpr uint64_t kPool = uint64_t{2} << 20;
 constexpr uint64_t kOthers = kPool / kGroups;  // Of a group.
 
 class GivingWayTest : public AttachmentTest {
