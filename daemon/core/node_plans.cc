@@ -12,8 +12,9 @@
 namespace hoistd {
 void Node::SetPlan(RequestId request, SessionId session,
                    const SetPlanArgs& args, absl::Time now, Effects& effects) {
+  // Draining, a session may plan for the models that it uses already.
   const bool known = tenure_.Find(session, args.model).ok();
-  if (known) tenure_.sessions().Use(session, args.model);
+  if (known && !tenure_.draining()) tenure_.sessions().Use(session, args.model);
   tenure_.Plan(request, {session, args}, now, effects);
   Tick(now, effects);
 }
