@@ -159,6 +159,16 @@ def test_hoistd_keeps_published_weights_while_they_rest(hoistd, device):
         engine.worker.resume()
 
 
+def test_a_draining_hoistd_brings_the_weights_back(hoistd, make_engine):
+    engine = make_engine()
+    until(engine.rests)
+    hoistd.ctl("drain")
+    try:
+        assert engine.worker.execute_model() == SIZE
+    finally:
+        hoistd.ctl("drain", "--resume")
+
+
 def test_hoistd_may_start_again_while_the_weights_rest(
         make_hoistd, make_engine):
     daemon = make_hoistd()
