@@ -11,7 +11,7 @@
 #   --all          the slow labels stress, bench and nightly too; not soak
 #   --ci           what CI runs: dev without the GoogleTest programs that asan
 #                  runs, asan (clang: address, undefined, thread safety), some
-#                  seconds of each fuzz target and, within 4,200 s, tsan
+#                  seconds of each fuzz target and, within 3,900 s, tsan
 #   --no-torch     do not install torch; without it its tests are skipped
 #
 # A test of real processes (labels component, fault, install, systemd, container;
@@ -53,8 +53,8 @@ if step "setup" scripts/setup.sh --for-tests; then
     sanitized asan "$programs"
     # A run that can be repeated: other seeds are tried at night.
     step "fuzz" fuzz --seconds 6 --runs 100000 --seed 1
-    # It takes up to 900 s, and CI ends a check after 5,400.
-    if ((SECONDS < 4200)); then
+    # It takes up to 1,450 s, and CI ends a check after 5,400.
+    if ((SECONDS < 3900)); then
       sanitized tsan "unit"
     else
       say "tsan is left to the night: $SECONDS s are over"
