@@ -9,7 +9,6 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
-#include <random>
 #include <span>
 #include <string>
 #include <utility>
@@ -21,6 +20,7 @@
 #include "daemon/store/spill_store.h"
 #include "gtest/gtest.h"
 #include "tests/support/io_wait.h"
+#include "tests/support/pattern.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
 
@@ -31,11 +31,7 @@ struct SpillImage {
   explicit SpillImage(uint64_t pages, uint64_t seed = 1) {
     bytes = *AlignedBuffer::Create((pages + 1) * 4096);
     image = bytes.span().first(pages * 4096);
-    std::mt19937_64 random(seed);
-    for (size_t at = 0; at < image.size(); at += sizeof(uint64_t)) {
-      const uint64_t word = random();
-      std::memcpy(&image[at], &word, sizeof word);
-    }
+    FillPattern(image, seed);
     SpillMeta made = {.model = "a \"model\"",
                       .owner = User(1000),
                       .readers = Readers::kEveryone,

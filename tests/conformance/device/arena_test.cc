@@ -4,9 +4,9 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "tests/conformance/device/pattern.h"
 #include "tests/conformance/device/rig.h"
 #include "tests/conformance/device/share_text.h"
+#include "tests/support/pattern.h"
 #include "tests/support/status_matchers.h"
 
 namespace hoistd::testing::arena_test {

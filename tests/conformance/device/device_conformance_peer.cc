@@ -50,9 +50,9 @@
 #include "hoist/shared/cuda_driver.h"
 #include "hoist/shared/mapping.h"
 #include "hoist/shared/packet_socket.h"
-#include "tests/conformance/device/pattern.h"
 #include "tests/conformance/device/resources.h"
 #include "tests/conformance/device/share_text.h"
+#include "tests/support/pattern.h"
 
 namespace hoistd::testing {
 namespace {

@@ -5,10 +5,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "tests/conformance/device/pattern.h"
 #include "tests/conformance/device/resources.h"
 #include "tests/conformance/device/rig.h"
 #include "tests/conformance/device/share_text.h"
+#include "tests/support/pattern.h"
 #include "tests/support/status_matchers.h"
 
 namespace hoistd::testing::lifetime_test {

@@ -3,9 +3,9 @@
 #include <csignal>
 
 #include "absl/strings/str_cat.h"
-#include "tests/conformance/device/pattern.h"
 #include "tests/conformance/device/resources.h"
 #include "tests/conformance/device/rig.h"
+#include "tests/support/pattern.h"
 #include "tests/support/status_matchers.h"
 
 namespace hoistd::testing::piece_test {

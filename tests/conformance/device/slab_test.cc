@@ -4,9 +4,9 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "hoist/shared/packet_socket.h"
-#include "tests/conformance/device/pattern.h"
 #include "tests/conformance/device/rig.h"
 #include "tests/conformance/device/share_text.h"
+#include "tests/support/pattern.h"
 #include "tests/support/status_matchers.h"
 
 namespace hoistd::testing::slab_test {

@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "hoist/shared/mapping.h"
-#include "tests/conformance/device/pattern.h"
 #include "tests/conformance/device/rig.h"
+#include "tests/support/pattern.h"
 #include "tests/support/status_matchers.h"
 
 namespace hoistd::testing::words_test {

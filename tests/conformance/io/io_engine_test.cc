@@ -22,6 +22,7 @@
 #include "gtest/gtest.h"
 #include "hoist/shared/unique_fd.h"
 #include "tests/support/io_wait.h"
+#include "tests/support/pattern.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
 
@@ -56,11 +57,7 @@ class IoEngineTest
     }
     ASSERT_OK(engine);
     engine_ = *std::move(engine);
-    std::mt19937_64 random(7);
-    std::vector<uint64_t> words(kFileBytes / 8 + 1);
-    for (uint64_t& word : words) word = random();
-    content_.resize(kFileBytes);
-    std::memcpy(content_.data(), words.data(), kFileBytes);
+    content_ = testing::Pattern(kFileBytes, 7);
     fd_ = hoist::UniqueFd(open((dir_ / "file").c_str(),
                                O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
     ASSERT_TRUE(fd_.valid());

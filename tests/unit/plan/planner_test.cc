@@ -200,7 +200,7 @@ TEST(Planner, MoreBudgetNeverKeepsLess) {
   const uint64_t seed = 4;
   SCOPED_TRACE(seed);
   std::mt19937_64 random(seed);
-  for (int round = 0; round < 100; ++round) {
+  for (int round = 0; round < 30; ++round) {
     std::vector<uint64_t> bytes(2 + random() % 20);
     for (uint64_t& size : bytes) size = 1 + random() % 50;
     PlanProblem problem = Problem(bytes, 0, random() % 40);

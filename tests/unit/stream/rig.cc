@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <future>
 #include <numeric>
-#include <random>
 #include <utility>
 
 #include "daemon/base/check.h"
+#include "tests/support/pattern.h"
 
 namespace hoistd::testing {
 
@@ -25,12 +25,7 @@ StreamRig::StreamRig(const RigOptions& options)
                            options.device_bytes, hoist::Mapping::Access::kRead)
           .value();
   faulty_ = std::make_unique<FaultyDevice>(*device_);
-  host_.resize(options.host_bytes);
-  std::mt19937_64 random(options.host_bytes);
-  for (size_t i = 0; i + 8 <= host_.size(); i += 8) {
-    const uint64_t value = random();
-    std::memcpy(&host_[i], &value, 8);
-  }
+  host_ = Pattern(options.host_bytes, options.host_bytes);
   Begin();
 }
 

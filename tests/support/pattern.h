@@ -1,6 +1,6 @@
 // Bytes that are wrong at any other place.
-#ifndef HOIST_TESTS_CONFORMANCE_DEVICE_PATTERN_H_
-#define HOIST_TESTS_CONFORMANCE_DEVICE_PATTERN_H_
+#ifndef HOIST_TESTS_SUPPORT_PATTERN_H_
+#define HOIST_TESTS_SUPPORT_PATTERN_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -15,4 +15,4 @@ std::vector<std::byte> Pattern(uint64_t bytes, uint64_t seed);
 
 }  // namespace hoistd::testing
 
-#endif  // HOIST_TESTS_CONFORMANCE_DEVICE_PATTERN_H_
+#endif  // HOIST_TESTS_SUPPORT_PATTERN_H_

@@ -1,4 +1,7 @@
-#include "tests/conformance/device/pattern.h"
+#include "tests/support/pattern.h"
+
+#include <algorithm>
+#include <cstring>
 
 namespace hoistd::testing {
 
@@ -8,9 +11,8 @@ void FillPattern(std::span<std::byte> bytes, uint64_t seed) {
     word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9;
     word = (word ^ (word >> 27)) * 0x94d049bb133111eb;
     word ^= word >> 31;
-    for (uint64_t j = i; j < bytes.size() && j < i + 8; ++j) {
-      bytes[j] = static_cast<std::byte>(word >> (8 * (j - i)));
-    }
+    std::memcpy(bytes.data() + i, &word,
+                std::min<uint64_t>(sizeof word, bytes.size() - i));
   }
 }
 
