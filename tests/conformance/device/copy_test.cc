@@ -1,5 +1,6 @@
 // Copies, their order, and what another process sees of them.
 #include <atomic>
+#include <cstring>
 #include <future>
 #include <new>
 #include <thread>
