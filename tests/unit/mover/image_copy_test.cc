@@ -5,13 +5,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/pattern.h"
 #include "tests/support/status_matchers.h"
 
 namespace hoistd::image_copy_test {
@@ -24,13 +24,6 @@ constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr int kSeals = F_SEAL_GROW | F_SEAL_SHRINK;
 // Several pieces, and no multiple of them.
 constexpr size_t kBytes = 2 * ImageCopy::kPieceBytes + 4096;
-
-std::vector<std::byte> Noise(size_t bytes) {
-  std::vector<std::byte> noise(bytes);
-  std::mt19937 random(7);
-  for (std::byte& b : noise) b = static_cast<std::byte>(random());
-  return noise;
-}
 
 // As a client makes it.
 std::shared_ptr<hoist::UniqueFd> Memfd(size_t bytes, int seals = kSeals,
@@ -71,7 +64,7 @@ absl::Status Copy(std::shared_ptr<hoist::UniqueFd> fd,
 
 TEST(ImageCopy, BringsTheBytes) {
   for (const size_t bytes : {size_t{1}, size_t{4096}, size_t{5000}, kBytes}) {
-    const std::vector<std::byte> image = Noise(bytes);
+    const std::vector<std::byte> image = testing::Pattern(bytes, 7);
     const auto fd = Memfd(bytes);
     ASSERT_OK(Copy(fd, image)) << bytes;
     EXPECT_TRUE(BytesOf(*fd, bytes) == image) << bytes;
@@ -79,7 +72,7 @@ TEST(ImageCopy, BringsTheBytes) {
 }
 
 TEST(ImageCopy, SeveralThreadsShareTheWorkAndOneReports) {
-  const std::vector<std::byte> image = Noise(kBytes);
+  const std::vector<std::byte> image = testing::Pattern(kBytes, 7);
   const auto fd = Memfd(kBytes);
   std::atomic<int> reports = 0;
   ImageCopy copy(fd, kBytes, {{0, image}}, [&](absl::Status status) {
@@ -95,7 +88,7 @@ TEST(ImageCopy, SeveralThreadsShareTheWorkAndOneReports) {
 
 // As images of files lie: in several places, with padding between.
 TEST(ImageCopy, PartsGoToTheirPlacesAndNothingElseIsTouched) {
-  const std::vector<std::byte> image = Noise(kBytes);
+  const std::vector<std::byte> image = testing::Pattern(kBytes, 7);
   const std::span<const std::byte> all(image);
   const auto fd = Memfd(kBytes);
   int reports = 0;
@@ -122,7 +115,7 @@ TEST(ImageCopy, AnEmptyImageIsOnlyLookedAt) {
 }
 
 TEST(ImageCopy, NobodyCanWriteTheImageAfterwards) {
-  const std::vector<std::byte> image = Noise(4096);
+  const std::vector<std::byte> image = testing::Pattern(4096, 7);
   const auto fd = Memfd(4096);
   ASSERT_OK(Copy(fd, image));
   EXPECT_LT(pwrite(fd->get(), "x", 1, 0), 0);
@@ -135,7 +128,7 @@ TEST(ImageCopy, NobodyCanWriteTheImageAfterwards) {
 
 // What hoistd would allocate there would be on its own account.
 TEST(ImageCopy, HolesAreRefusedAndNotFilled) {
-  const std::vector<std::byte> image = Noise(kBytes);
+  const std::vector<std::byte> image = testing::Pattern(kBytes, 7);
   const auto empty = Memfd(kBytes, kSeals, /*allocated=*/false);
   EXPECT_THAT(Copy(empty, image), StatusIs(kInvalid, HasSubstr("holes")));
   struct stat info;
@@ -158,7 +151,7 @@ TEST(ImageCopy, NoHoleCanBeMadeOnceItIsOpen) {
 }
 
 TEST(ImageCopy, SealsThatAreMissingOrInTheWayAreRefused) {
-  const std::vector<std::byte> image = Noise(4096);
+  const std::vector<std::byte> image = testing::Pattern(4096, 7);
   for (const int seals :
        {0, F_SEAL_GROW, F_SEAL_SHRINK, kSeals | F_SEAL_SEAL,
         kSeals | F_SEAL_WRITE, kSeals | F_SEAL_FUTURE_WRITE}) {
@@ -167,7 +160,7 @@ TEST(ImageCopy, SealsThatAreMissingOrInTheWayAreRefused) {
 }
 
 TEST(ImageCopy, AnotherSizeIsRefused) {
-  const std::vector<std::byte> image = Noise(8192);
+  const std::vector<std::byte> image = testing::Pattern(8192, 7);
   for (const size_t bytes : {size_t{0}, size_t{4096}, size_t{12288}}) {
     EXPECT_THAT(Copy(Memfd(bytes), image),
                 StatusIs(kInvalid, HasSubstr(std::to_string(bytes))));
@@ -175,7 +168,7 @@ TEST(ImageCopy, AnotherSizeIsRefused) {
 }
 
 TEST(ImageCopy, WhatIsNoMemfdOrOnlyReadableIsRefused) {
-  const std::vector<std::byte> image = Noise(4096);
+  const std::vector<std::byte> image = testing::Pattern(4096, 7);
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
   const hoist::UniqueFd read_end(ends[0]);
