@@ -45,6 +45,7 @@ def pauses(began: threading.Event, goes_on: threading.Event):
 
 
 def budget_of(model) -> int:
+    """hoistd gives lent memory away before the lender's own call returns."""
     return hoist.stats(model).budget_bytes
 
 
@@ -55,7 +56,7 @@ def test_it_has_hooks_once_hoistd_has_asked(hoistd, x):
     assert_right(model, x, want)
     assert hooks_of(model) == 0
     hoist.attach(other, deadline=10)
-    assert budget_of(model) == 0
+    until(lambda: budget_of(model) == 0)
     hoist.detach(other)
     for _ in range(3):
         assert_right(model, x, want)
@@ -90,7 +91,7 @@ def test_a_budget_is_kept_from_an_idle_module_and_the_module_has_the_rest(
     assert_right(model, x, want)
     assert is_whole(model)
     hoist.attach(other, budget=10 * MIB, deadline=10)
-    assert budget_of(model) == 0, "it gave way"
+    until(lambda: budget_of(model) == 0)
     assert_right(model, x, want)
     assert 0 < budget_of(model) < 8 * MIB
     assert_right(other, x, others)
@@ -108,7 +109,7 @@ def test_an_idle_module_gives_way_to_a_stage_and_comes_back(hoistd, x):
     with hoist.connect(hoistd.socket, name="stager") as session:
         other = session.publish("other", "all", {"bytes": bytes_})
         with session.stage(other.groups[0], deadline=10) as staged:
-            assert budget_of(model) == 0
+            until(lambda: budget_of(model) == 0)
             assert torch.equal(staged["bytes"].torch().cpu(), bytes_)
             (loan,) = json.loads(hoistd.ctl("--json", "plans"))["loans"]
             assert (loan["cause"], loan["to_model"]) == ("CAUSE_NEED", "other")
@@ -126,7 +127,7 @@ def test_one_with_a_budget_does_not_give_way(hoistd, x):
     assert budget_of(model) == 13 * MIB
     hoist.set_budget(model, None)
     other = hoist.attach(stack(1), budget=10 * MIB, deadline=10)
-    assert budget_of(model) == 0
+    until(lambda: budget_of(model) == 0)
     hoist.detach(model)
     hoist.detach(other)
 
@@ -252,7 +253,7 @@ def test_it_gives_way_with_the_end_of_its_pass(hoistd, x):
     assert found == [None], "the pass had its weights to its end"
     second.join()
     handle.remove()
-    assert budget_of(model) == 0
+    until(lambda: budget_of(model) == 0)
     assert_right(other, x, others)
     hoist.set_budget(other, 6 * MIB)
     assert_right(model, x, want)
@@ -333,7 +334,7 @@ def test_a_weight_that_is_referenced_keeps_its_bytes(hoistd, x):
         model(x)
     kept = model.layers[0].up.weight
     other = hoist.attach(stack(1), budget=8 * MIB, deadline=10)
-    assert budget_of(model) == 0
+    until(lambda: budget_of(model) == 0)
     assert torch.equal(kept.cpu(), want)
     hoist.detach(model)
     hoist.detach(other)
@@ -376,7 +377,7 @@ def test_an_error_of_one_lender_leaves_the_others_asks_heard(hoistd, x):
     assert failed.wait(10)
     model = hoist.attach(stack(), deadline=10)
     other = hoist.attach(stack(1), budget=10 * MIB, deadline=10)
-    assert budget_of(model) == 0
+    until(lambda: budget_of(model) == 0)
     hoist.detach(model)
     hoist.detach(other)
 
@@ -395,7 +396,7 @@ def test_the_next_hoistd_knows_no_loan_and_keeps_the_same_promises(
     hoist.attach(lender, deadline=10)
     assert_right(lender, x, wants[0])
     hoist.attach(borrower, deadline=10)
-    assert budget_of(lender) == 0
+    until(lambda: budget_of(lender) == 0)
     assert loans(hoistd)
     kill_kept(hoistd)
     assert_right(borrower, x, wants[1])
