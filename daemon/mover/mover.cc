@@ -74,6 +74,22 @@ int CopyThreads(const MoverParts& parts) {
       std::clamp(std::thread::hardware_concurrency() / 4, 2u, 8u));
 }
 
+// Runs `copy` for each piece of an image, by its offset and bytes, on the
+// executor's threads; then `done`, with the first error. An empty image is one
+// empty piece.
+template <typename Copy>
+void InPieces(Executor& threads, uint64_t image_bytes, Copy copy,
+              Gather::Done done) {
+  constexpr uint64_t kPiece = ImageCopy::kPieceBytes;
+  const uint64_t pieces =
+      std::max<uint64_t>(1, (image_bytes + kPiece - 1) / kPiece);
+  auto gather = std::make_shared<Gather>(pieces, std::move(done));
+  for (uint64_t at = 0; at < pieces * kPiece; at += kPiece) {
+    const uint64_t bytes = std::min<uint64_t>(kPiece, image_bytes - at);
+    threads.Post([gather, copy, at, bytes] { gather->Part(copy(at, bytes)); });
+  }
+}
+
 }  // namespace
 
 Mover::Mover(MoverParts parts, OnDone on_done)
@@ -251,23 +267,24 @@ void Mover::Carry(const Transfer& transfer, const SpillToHost& way) {
 }
 
 void Mover::Carry(const Transfer& transfer, const ClientToHost& way) {
-  receivers_->Post([this, transfer, way] {
-    const uint64_t bytes = transfer.group->image_bytes;
-    auto held = std::make_shared<hoist::Mapping>();
-    std::span<const std::byte> image;
-    absl::Status status;
-    if (way.host_offset.has_value()) {
-      const std::span<std::byte> to = HostOf(transfer, *way.host_offset);
-      status = ReceiveImage(way.memfd->get(), to);
-      image = to;
-    } else {
-      absl::StatusOr<hoist::Mapping> mapped = MapImage(way.memfd->get(), bytes);
-      status = mapped.status();
-      if (mapped.ok()) *held = *std::move(mapped);
-      image = held->span();
-    }
-    if (!status.ok()) return Report(transfer.id, std::move(status));
-    Hash(transfer, image, held);
+  const uint64_t bytes = transfer.group->image_bytes;
+  if (way.host_offset.has_value()) {
+    const std::span<std::byte> to = HostOf(transfer, *way.host_offset);
+    return InPieces(
+        *receivers_, bytes,
+        [memfd = way.memfd, to](uint64_t at, uint64_t piece) {
+          return ReceiveImage(memfd->get(), at, to.subspan(at, piece));
+        },
+        [this, transfer, to](absl::Status received) {
+          if (received.ok()) return Hash(transfer, to, nullptr);
+          Report(transfer.id, std::move(received));
+        });
+  }
+  receivers_->Post([this, transfer, memfd = way.memfd, bytes] {
+    absl::StatusOr<hoist::Mapping> mapped = MapImage(memfd->get(), bytes);
+    if (!mapped.ok()) return Report(transfer.id, mapped.status());
+    auto held = std::make_shared<hoist::Mapping>(*std::move(mapped));
+    Hash(transfer, held->span(), held);
   });
 }
 
@@ -404,19 +421,13 @@ void Mover::Carry(const Transfer& transfer, const PageableToHost& way) {
 
 void Mover::CopyInMemory(TransferId id, std::span<const std::byte> from,
                          std::span<std::byte> to) {
-  constexpr uint64_t kPiece = ImageCopy::kPieceBytes;
-  const uint64_t pieces =
-      std::max<uint64_t>(1, (from.size() + kPiece - 1) / kPiece);
-  auto gather = std::make_shared<Gather>(
-      pieces, [this, id](absl::Status s) { Report(id, std::move(s)); });
-  for (uint64_t at = 0; at < pieces * kPiece; at += kPiece) {
-    copy_threads_->Post([gather, from, to, at] {
-      const uint64_t bytes =
-          std::min<uint64_t>(ImageCopy::kPieceBytes, from.size() - at);
-      if (bytes > 0) std::memcpy(to.data() + at, from.data() + at, bytes);
-      gather->Part(absl::OkStatus());
-    });
-  }
+  InPieces(
+      *copy_threads_, from.size(),
+      [from, to](uint64_t at, uint64_t bytes) {
+        if (bytes > 0) std::memcpy(to.data() + at, from.data() + at, bytes);
+        return absl::OkStatus();
+      },
+      [this, id](absl::Status s) { Report(id, std::move(s)); });
 }
 
 void Mover::Unspill(SpillId id) {

@@ -60,9 +60,10 @@ struct MoverParts {
 // Bounds:   kReadsUnderWay groups from disk, or kSmallReadsUnderWay small ones
 //           (TransferQueue); of files that may hang, per owner as many as
 //           helpers read at once; kImagesUnderWay images to clients and to and
-//           from pageable memory; from clients one per thread; the link bounds
-//           copies to devices; one image read back from a device, through
-//           ReadMemory, kept for each device once it was checked.
+//           from pageable memory; from clients as many as there are threads
+//           for their pieces; the link bounds copies to devices; one image read
+//           back from a device, through ReadMemory, kept for each device once
+//           it was checked.
 class Mover {
  public:
   static constexpr int kReadsUnderWay = 8;

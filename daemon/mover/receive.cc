@@ -4,15 +4,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 
 #include "daemon/base/status.h"
 
 namespace hoistd {
 namespace {
-
-constexpr size_t kPieceBytes = 1 << 20;
 
 absl::Status CheckSealed(int memfd, uint64_t bytes) {
   constexpr int kNeeded = F_SEAL_WRITE | F_SEAL_SHRINK;
@@ -33,16 +30,15 @@ absl::Status CheckSealed(int memfd, uint64_t bytes) {
 
 }  // namespace
 
-absl::Status ReceiveImage(int memfd, std::span<std::byte> to) {
-  HOIST_RETURN_IF_ERROR(CheckSealed(memfd, to.size()));
-  size_t done = 0;
-  while (done < to.size()) {
-    const size_t want = std::min(kPieceBytes, to.size() - done);
+absl::Status ReceiveImage(int memfd, uint64_t offset, std::span<std::byte> to) {
+  HOIST_RETURN_IF_ERROR(CheckSealed(memfd, offset + to.size()));
+  while (!to.empty()) {
     const ssize_t n =
-        pread(memfd, to.data() + done, want, static_cast<off_t>(done));
+        pread(memfd, to.data(), to.size(), static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return ErrnoToStatus(n < 0 ? errno : EIO, "read the image");
-    done += static_cast<size_t>(n);
+    offset += static_cast<uint64_t>(n);
+    to = to.subspan(static_cast<size_t>(n));
   }
   return absl::OkStatus();
 }

@@ -11,11 +11,11 @@
 
 namespace hoistd {
 
-// Copies a client's image from its memfd to `to`, of equal length. Blocks.
+// Copies a part of a client's image, at `offset` in its memfd, to `to`. Blocks.
 //
 // InvalidArgument: too short, or not sealed against writes and shrinking (the
 // bytes could change after their check).
-absl::Status ReceiveImage(int memfd, std::span<std::byte> to);
+absl::Status ReceiveImage(int memfd, uint64_t offset, std::span<std::byte> to);
 
 // Maps the image for reading, without a copy; errors as above.
 absl::StatusOr<hoist::Mapping> MapImage(int memfd, uint64_t bytes);
