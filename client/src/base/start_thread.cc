@@ -7,6 +7,7 @@
 #include <string>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 namespace hoist {
 namespace {
@@ -45,6 +46,17 @@ Status StartThread(std::thread* thread, std::function<void()> body) {
     return NoThread(thrown.what());
   } catch (const std::bad_alloc&) {
     return NoThread("out of memory");
+  }
+}
+
+void WithHelpers(uint64_t helpers, const std::function<void()>& body) {
+  std::vector<std::thread> threads(helpers);
+  for (std::thread& thread : threads) {
+    if (!StartThread(&thread, std::ref(body)).ok()) break;
+  }
+  body();
+  for (std::thread& thread : threads) {
+    if (thread.joinable()) thread.join();
   }
 }
 

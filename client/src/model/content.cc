@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <thread>
 #include <utility>
@@ -33,21 +32,14 @@ std::vector<Sha256Digest> PieceDigests(std::span<const Bytes> ranges) {
   }
   std::vector<Sha256Digest> digests(pieces.size());
   std::atomic<size_t> next{0};
-  const auto work = [&] {
+  const uint64_t helpers = std::min(
+      {bytes / kHashedPiece, kMostThreads - 1,
+       uint64_t{std::max(1u, std::thread::hardware_concurrency())} - 1});
+  WithHelpers(helpers, [&] {
     for (size_t at = next++; at < pieces.size(); at = next++) {
       digests[at] = Sha256().Bytes(pieces[at]).Finish();
     }
-  };
-  std::vector<std::thread> helpers(std::min(
-      {bytes / kHashedPiece, kMostThreads - 1,
-       uint64_t{std::max(1u, std::thread::hardware_concurrency())} - 1}));
-  for (std::thread& helper : helpers) {
-    if (!StartThread(&helper, std::ref(work)).ok()) break;  // The others do.
-  }
-  work();
-  for (std::thread& helper : helpers) {
-    if (helper.joinable()) helper.join();
-  }
+  });
   return digests;
 }
 

@@ -1,59 +1,95 @@
 #include "client/src/model/published_image.h"
 
-#include <unistd.h>
+#include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <set>
 #include <utility>
 #include <vector>
 
+#include "client/src/base/allocated_memfd.h"
+#include "client/src/base/start_thread.h"
 #include "client/src/device/cuda_context.h"
 #include "hoist/shared/cuda_driver.h"
 #include "hoist/shared/image_layout.h"
+#include "hoist/shared/mapping.h"
+#include "hoist/shared/mutex.h"
 #include "hoist/shared/packet_socket.h"
 
 namespace hoist {
 namespace {
 
-// Linux writes at most 2 GiB minus one page per call.
-constexpr size_t kMaxWrite = size_t{1} << 30;
+// Mapped at once by a thread: enough that the calls do not matter, and little
+// of this process's memory.
+constexpr uint64_t kPiece = uint64_t{8} << 20;
 
-// Written rather than mapped: a memfd with a writable mapping cannot be sealed,
-// and writing faults no page into this process.
-Status WriteAt(int fd, const void* data, uint64_t bytes, uint64_t offset) {
-  const char* from = static_cast<const char*>(data);
-  while (bytes > 0) {
-    const ssize_t n = pwrite(fd, from, std::min<uint64_t>(bytes, kMaxWrite),
-                             static_cast<off_t>(offset));
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return ErrnoStatus(n < 0 ? errno : EIO, "write the image");
-    from += n;
-    offset += static_cast<uint64_t>(n);
-    bytes -= static_cast<uint64_t>(n);
-  }
-  return Status();
-}
+// Bytes of a storage, and their place in the image.
+struct Piece {
+  const std::byte* from;
+  uint64_t offset;
+  uint64_t bytes;
+};
 
-// Copied piece by piece, so that a worker needs no second copy of its weights.
-constexpr size_t kPiece = size_t{8} << 20;
+// Fills an image, a piece at a time. The pieces are mapped, as a file's writers
+// wait for each other. No child of a fork may inherit a mapping: an image that
+// is mapped cannot be sealed.
+class Filling {
+ public:
+  Filling(int memfd, const ReadBytes& read) : memfd_(memfd), read_(read) {}
 
-Status CopyAt(int fd, const ReadBytes& read, const void* data, uint64_t bytes,
-              uint64_t offset) {
-  std::vector<std::byte> piece(std::min<uint64_t>(bytes, kPiece));
-  for (uint64_t at = 0; at < bytes; at += kPiece) {
-    const auto to =
-        std::span(piece).first(std::min<uint64_t>(bytes - at, kPiece));
-    const auto* from = static_cast<const std::byte*>(data) + at;
-    if (Status s = read(from, to); !s.ok()) return s;
-    if (Status s = WriteAt(fd, to.data(), to.size(), offset + at); !s.ok()) {
-      return s;
+  // Before Run: a storage, and its place in the image.
+  void Add(const std::byte* from, uint64_t offset, uint64_t bytes) {
+    for (uint64_t at = 0; at < bytes; at += kPiece) {
+      pieces_.push_back({from + at, offset + at, std::min(kPiece, bytes - at)});
     }
   }
-  return Status();
-}
+
+  Status Run(uint64_t threads) HOIST_EXCLUDES(mu_) {
+    threads = std::min<uint64_t>(threads, pieces_.size());
+    if (threads > 0) WithHelpers(threads - 1, [this] { FillAll(); });
+    const MutexLock lock(mu_);
+    return first_error_;
+  }
+
+ private:
+  // Those that no thread has taken, until there are none, or one failed.
+  void FillAll() HOIST_EXCLUDES(mu_) {
+    for (size_t at = next_++; at < pieces_.size(); at = next_++) {
+      Status filled = Fill(pieces_[at]);
+      if (filled.ok()) continue;
+      next_ = pieces_.size();
+      const MutexLock lock(mu_);
+      if (first_error_.ok()) first_error_ = std::move(filled);
+    }
+  }
+
+  Status Fill(const Piece& piece) const {
+    const uint64_t before = piece.offset % kImageAlignment;
+    Result<Mapping> mapped =
+        Mapping::OfFd(memfd_, before + piece.bytes, Mapping::Access::kReadWrite,
+                      piece.offset - before);
+    if (!mapped.ok()) return mapped.status();
+    if (madvise(mapped->data(), mapped->size(), MADV_DONTFORK) != 0) {
+      return ErrnoStatus(errno, "keep the image from forks");
+    }
+    const std::span<std::byte> to = mapped->span().subspan(before);
+    if (read_) return read_(piece.from, to);
+    std::memcpy(to.data(), piece.from, to.size());
+    return Status();
+  }
+
+  const int memfd_;
+  const ReadBytes& read_;
+  std::vector<Piece> pieces_;
+  std::atomic<size_t> next_ = 0;
+  Mutex mu_;
+  Status first_error_ HOIST_GUARDED_BY(mu_);
+};
 
 Status Invalid(const TensorEntry& tensor, const std::string& why) {
   return Status(Code::kInvalidArgument,
@@ -96,7 +132,7 @@ Result<uint64_t> CheckedSpan(const SourceTensor& tensor) {
 
 Result<PublishedImage> BuildImage(std::string group_name,
                                   std::span<const SourceTensor> tensors,
-                                  const ReadBytes& read) {
+                                  const ReadBytes& read, uint64_t threads) {
   PublishedImage image;
   image.group.name = std::move(group_name);
   std::vector<uint64_t> sizes;     // Of storages.
@@ -135,15 +171,16 @@ Result<PublishedImage> BuildImage(std::string group_name,
     entry.size_bytes = sizes[storage_of[i]];
     image.group.tensors.push_back(std::move(entry));
   }
-  Result<UniqueFd> memfd = CreateMemfd("hoist-publish", layout->image_bytes);
+  Result<UniqueFd> memfd =
+      AllocatedMemfd("hoist-publish", layout->image_bytes, image.group.name);
   if (!memfd.ok()) return memfd.status();
   image.memfd = std::move(memfd).value();
+  Filling filling(image.memfd.get(), read);
   for (size_t i = 0; i < sizes.size(); ++i) {
-    const int fd = image.memfd.get();
-    Status s = read ? CopyAt(fd, read, bytes[i], sizes[i], layout->offsets[i])
-                    : WriteAt(fd, bytes[i], sizes[i], layout->offsets[i]);
-    if (!s.ok()) return s;
+    filling.Add(static_cast<const std::byte*>(bytes[i]), layout->offsets[i],
+                sizes[i]);
   }
+  if (Status s = filling.Run(threads); !s.ok()) return s;
   if (Status s = SealMemfd(image.memfd.get()); !s.ok()) return s;
   return image;
 }

@@ -2,10 +2,13 @@
 #ifndef HOIST_CLIENT_SRC_MODEL_PUBLISHED_IMAGE_H_
 #define HOIST_CLIENT_SRC_MODEL_PUBLISHED_IMAGE_H_
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <string>
+#include <thread>
 
 #include "client/src/messages/messages.h"
 #include "client/src/messages/model_table.h"
@@ -24,7 +27,7 @@ struct PublishedImage {
   UniqueFd memfd;
 };
 
-// Copies tensors' data into host memory.
+// Copies tensors' data into host memory. Several threads call it at once.
 using ReadBytes =
     std::function<Status(const void* from, std::span<std::byte> to)>;
 // For data on the device; writes to it must be finished. Empty: the CPU can
@@ -35,12 +38,19 @@ Result<ReadBytes> ReadFrom(const DeviceFacts& device);
 // no data.
 Result<uint64_t> CheckedSpan(const SourceTensor& tensor);
 
+// Enough for a good part of the memory bandwidth; the other CPUs are for hoistd
+// and the worker.
+inline uint64_t FillingThreads() {
+  return std::clamp(std::thread::hardware_concurrency() / 4, 1u, 4u);
+}
+
 // Tensors with equal `data` and size share their bytes. InvalidArgument: a
 // tensor without data, a negative shape or stride, a duplicate name, or an
-// image larger than kMaxImageBytes.
+// image larger than kMaxImageBytes. ResourceExhausted: no memory for it.
 Result<PublishedImage> BuildImage(std::string group_name,
                                   std::span<const SourceTensor> tensors,
-                                  const ReadBytes& read = nullptr);
+                                  const ReadBytes& read = nullptr,
+                                  uint64_t threads = FillingThreads());
 
 }  // namespace hoist
 

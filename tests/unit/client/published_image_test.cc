@@ -2,58 +2,142 @@
 // the fake driver where there is none.
 #include "client/src/model/published_image.h"
 
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "client/src/device/cuda_context.h"
 #include "gtest/gtest.h"
 #include "hoist/shared/cuda_driver.h"
+#include "tests/support/no_threads.h"
+#include "tests/support/pattern.h"
 
 namespace hoist::published_image_test {
 
+using hoistd::testing::Pattern;
+
 constexpr uint64_t kBytes = 20 << 20;
 
-std::vector<uint8_t> Pattern() {
-  std::vector<uint8_t> bytes(kBytes);
-  for (size_t i = 0; i < bytes.size(); ++i) {
-    bytes[i] = static_cast<uint8_t>(i * 31 + i / 4096);
-  }
-  return bytes;
+SourceTensor Tensor(std::string name, const void* data, uint64_t bytes) {
+  SourceTensor tensor;
+  tensor.entry.name = std::move(name);
+  tensor.entry.dtype = DType::kU8;
+  tensor.entry.shape = {static_cast<int64_t>(bytes)};
+  tensor.entry.strides = {1};
+  tensor.data = data;
+  return tensor;
 }
 
 std::vector<SourceTensor> OneTensor(const void* data) {
-  SourceTensor tensor;
-  tensor.entry.name = "w";
-  tensor.entry.dtype = DType::kU8;
-  tensor.entry.shape = {static_cast<int64_t>(kBytes)};
-  tensor.entry.strides = {1};
-  tensor.data = data;
-  return {tensor};
+  return {Tensor("w", data, kBytes)};
 }
 
-std::vector<uint8_t> BytesOf(const PublishedImage& image) {
-  std::vector<uint8_t> bytes(kBytes);
-  EXPECT_EQ(pread(image.memfd.get(), bytes.data(), kBytes,
-                  static_cast<off_t>(image.group.tensors[0].offset_bytes)),
-            static_cast<ssize_t>(kBytes));
+std::vector<std::byte> BytesOf(const PublishedImage& image, uint64_t offset,
+                               uint64_t size) {
+  std::vector<std::byte> bytes(size);
+  EXPECT_EQ(
+      pread(image.memfd.get(), bytes.data(), size, static_cast<off_t>(offset)),
+      static_cast<ssize_t>(size));
   return bytes;
+}
+
+// Of the first tensor.
+std::vector<std::byte> BytesOf(const PublishedImage& image) {
+  return BytesOf(image, image.group.tensors[0].offset_bytes, kBytes);
+}
+
+// Each tensor's bytes in their place, and zeros between.
+void ExpectFilled(Result<PublishedImage> image,
+                  std::span<const SourceTensor> source) {
+  ASSERT_TRUE(image.ok()) << image.status().ToString();
+  uint64_t end = 0;
+  for (size_t i = 0; i < source.size(); ++i) {
+    const TensorEntry& entry = image->group.tensors[i];
+    const auto* data = static_cast<const std::byte*>(source[i].data);
+    EXPECT_TRUE(std::ranges::equal(
+        BytesOf(*image, entry.offset_bytes, entry.size_bytes),
+        std::span(data, entry.size_bytes)))
+        << entry.name;
+    const auto gap = BytesOf(*image, end, entry.offset_bytes - end);
+    EXPECT_EQ(std::ranges::count(gap, std::byte{0}), std::ssize(gap));
+    end = entry.offset_bytes + entry.size_bytes;
+  }
+}
+
+// Tensors of several pieces and of a part of one, with gaps between.
+TEST(PublishedImage, IsTheSameOnAnyNumberOfThreads) {
+  const auto bytes = Pattern(3 * kBytes, 7);
+  std::vector<SourceTensor> source;
+  uint64_t at = 0;
+  for (const uint64_t size :
+       {kBytes, uint64_t{3}, kBytes + 4097, uint64_t{5000}, kBytes / 2 - 1}) {
+    source.push_back(Tensor("w" + std::to_string(at), bytes.data() + at, size));
+    at += size;
+  }
+  for (const uint64_t threads : {1, 2, 40}) {
+    SCOPED_TRACE(threads);
+    ExpectFilled(BuildImage("g", source, nullptr, threads), source);
+  }
+  const hoistd::testing::NoThreads none;
+  ExpectFilled(BuildImage("g", source, nullptr, 4), source);
+}
+
+TEST(PublishedImage, HasAllItsMemoryBeforeItIsFilled) {
+  const ReadBytes none = [](const void*, std::span<std::byte>) {
+    return Status();
+  };
+  const std::byte unread{};
+  auto image = BuildImage("g", OneTensor(&unread), none);
+  ASSERT_TRUE(image.ok()) << image.status().ToString();
+  struct stat info;
+  ASSERT_EQ(fstat(image->memfd.get(), &info), 0);
+  EXPECT_EQ(info.st_blocks * 512, static_cast<blkcnt_t>(kBytes));
+}
+
+TEST(PublishedImage, IsSealedWhileAChildOfTheWorkerLives) {
+  const auto source = Pattern(kBytes, 7);
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const UniqueFd read_end(ends[0]);
+  UniqueFd write_end(ends[1]);
+  pid_t child = 0;
+  const ReadBytes forks = [&](const void* from, std::span<std::byte> to) {
+    if (child == 0) child = fork();
+    if (child == 0) {
+      close(write_end.get());
+      char none;
+      (void)!read(read_end.get(), &none, 1);  // Until the parent closes it.
+      _exit(0);
+    }
+    std::memcpy(to.data(), from, to.size());
+    return Status();
+  };
+  const auto image = BuildImage("g", OneTensor(source.data()), forks, 1);
+  EXPECT_TRUE(image.ok()) << image.status().ToString();
+  write_end.reset();
+  EXPECT_EQ(waitpid(child, nullptr, 0), child);
 }
 
 // At addresses that cannot be read here.
 TEST(PublishedImage, IsReadInPiecesFromWhereTheDataLie) {
-  const std::vector<uint8_t> source = Pattern();
+  const auto source = Pattern(kBytes, 7);
   auto* const elsewhere = reinterpret_cast<const std::byte*>(uintptr_t{4096});
-  size_t pieces = 0;
+  std::atomic<size_t> pieces = 0;
   const ReadBytes read = [&](const void* from, std::span<std::byte> to) {
     ++pieces;
     const auto at = static_cast<const std::byte*>(from) - elsewhere;
     std::memcpy(to.data(), source.data() + at, to.size());
     return Status();
   };
-  auto image = BuildImage("g", OneTensor(elsewhere), read);
+  auto image = BuildImage("g", OneTensor(elsewhere), read, 4);
   ASSERT_TRUE(image.ok()) << image.status().ToString();
   EXPECT_EQ(BytesOf(*image), source);
   EXPECT_GT(pieces, 1u);
@@ -63,8 +147,8 @@ TEST(PublishedImage, SaysWhyItsDataCannotBeRead) {
   const ReadBytes read = [](const void*, std::span<std::byte>) {
     return Status(Code::kInternal, "the GPU is gone");
   };
-  const std::vector<uint8_t> source = Pattern();
-  auto image = BuildImage("g", OneTensor(source.data()), read);
+  const auto source = Pattern(kBytes, 7);
+  auto image = BuildImage("g", OneTensor(source.data()), read, 4);
   EXPECT_EQ(image.status().message(), "the GPU is gone");
 }
 
@@ -83,7 +167,7 @@ TEST(CudaPublishedImage, IsReadFromTheGpu) {
   ASSERT_EQ(driver->device_uuid(&uuid, device), cuda::kSuccess);
   auto context = CudaContext::Open(uuid.bytes);
   ASSERT_TRUE(context.ok()) << context.status().ToString();
-  const std::vector<uint8_t> source = Pattern();
+  const auto source = Pattern(kBytes, 7);
   cuda::Address there = 0;
   {
     const cuda::ScopedContext current(*driver, (*context)->context());
