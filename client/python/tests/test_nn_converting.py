@@ -3,14 +3,18 @@ device has no memory for it."""
 
 from __future__ import annotations
 
-from typing import Any, Iterator, Mapping
+import threading
+from typing import Any, Callable, Iterator, Mapping
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from hoist import NotFound  # noqa: E402
 from hoist.checkpoint import Computed  # noqa: E402
-from hoist.nn._store.converting import run_on  # noqa: E402
+from hoist.nn._store import converting  # noqa: E402
+from hoist.nn._store.converting import Conversion, run_on  # noqa: E402
+from hoist.nn._tree.layout import GroupSpec  # noqa: E402
 from torch.overrides import TorchFunctionMode  # noqa: E402
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 1)
@@ -103,3 +107,90 @@ def test_other_errors_and_the_cpus_are_the_callers(fails_on, error, on):
     with pytest.raises(error, match="as it is told"):
         run_on(CUDA, converter.computed(), {"x": given()})
     assert converter.devices == on
+
+
+class Steps:
+    """A hoistd without models, and what was done to groups, in order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.done: list[str] = []
+        self.before_hand_over: Callable[[str], None] = lambda group: None
+        self.before_compute: Callable[[str], None] = lambda group: None
+        monkeypatch.setattr(converting, "prepare_cast", self._prepare)
+
+    def _prepare(self, session: Any, name: str, spec: GroupSpec, *_: Any
+                 ) -> Callable[[], str]:
+        self.before_compute(spec.name)
+        self.done.append(f"compute {spec.name}")
+
+        def hand_over() -> str:
+            self.before_hand_over(spec.name)
+            self.done.append(f"hand over {spec.name}")
+            return f"model with {spec.name}"
+
+        return hand_over
+
+    def model(self, name: str) -> Any:  # The session's.
+        raise NotFound(name)
+
+    def makes(self, session: Any, name: str) -> None:  # The uses'.
+        pass
+
+    def add(self, session: Any, model: str) -> None:
+        self.done.append(f"use {model}")
+
+    def run(self, groups: str) -> Any:
+        given: Any = self
+        return Conversion("m", dict.fromkeys(groups, {}), {}, CPU).model(
+            given, [GroupSpec(one) for one in groups],
+            dict.fromkeys(groups), 1.0, given)
+
+
+def test_a_group_is_computed_while_the_one_before_is_handed_over(monkeypatch):
+    steps, b_computes = Steps(monkeypatch), threading.Event()
+
+    def before_compute(group: str) -> None:
+        if group == "b":
+            b_computes.set()
+        if group == "c":
+            assert "use model with a" in steps.done
+
+    def before_hand_over(group: str) -> None:
+        assert b_computes.wait(60)
+
+    steps.before_compute = before_compute
+    steps.before_hand_over = before_hand_over
+    assert steps.run("abc") == "model with c"
+    assert [one for one in steps.done if "compute" not in one] == [
+        step for group in "abc" for step in (
+            f"hand over {group}", f"use model with {group}")]
+
+
+def test_what_was_handed_over_before_an_error_is_used(monkeypatch):
+    steps, b_computes = Steps(monkeypatch), threading.Event()
+
+    def before_compute(group: str) -> None:
+        if group == "b":
+            b_computes.set()
+            raise ValueError("as it is told")
+
+    def before_hand_over(group: str) -> None:
+        assert b_computes.wait(60)
+
+    steps.before_compute = before_compute
+    steps.before_hand_over = before_hand_over
+    with pytest.raises(ValueError, match="as it is told"):
+        steps.run("abc")
+    assert steps.done == ["compute a", "hand over a", "use model with a"]
+
+
+def test_no_group_is_handed_over_after_an_error(monkeypatch):
+    steps = Steps(monkeypatch)
+
+    def before_hand_over(group: str) -> None:
+        raise ValueError("as it is told")
+
+    steps.before_hand_over = before_hand_over
+    with pytest.raises(ValueError, match="as it is told"):
+        steps.run("abc")
+    assert steps.done == ["compute a", "compute b"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import dataclasses
 from typing import Callable, Iterator, Mapping
@@ -15,7 +16,7 @@ from ..._model import Model
 from ..._progress import progress_bar
 from ...checkpoint import Computed
 from .._tree.layout import GroupSpec
-from .hand_over import cast_name, derived_name, known_model, publish_cast
+from .hand_over import cast_name, derived_name, known_model, prepare_cast
 from .matching import Matched, conversions, input_name, retype
 from .uses import Uses
 
@@ -32,8 +33,9 @@ class Conversion:
     def model(self, session: _session.Session, specs: list[GroupSpec],
               original: Model, deadline: float, uses: Uses,
               progress: bool | None = False) -> Model:
-        """Makes it a group at a time, in this process, unless hoistd has it
-        already. `uses` ends if that fails."""
+        """Makes it in this process, unless hoistd has it already. A group is
+        computed while hoistd gets the one before. `uses` ends if that
+        fails."""
         specs = [dataclasses.replace(spec, storage=dict(
             self.storage[spec.name])) for spec in specs]
         made = known_model(session, self.name, specs, cast=True)
@@ -43,15 +45,26 @@ class Conversion:
         uses.makes(session, self.name)
         total = sum(spec.nbytes for spec in specs)
         with progress_bar(progress, f"convert {self.name}", total
-                          ) as advance, _freed(self.device):
-            for spec in specs:
-                made = publish_cast(
-                    session, self.name, spec, original[spec.name], deadline,
-                    _computer(spec, self.computed, self.device))
+                          ) as advance, _freed(self.device), (
+                              concurrent.futures.ThreadPoolExecutor(1)) as pool:
+
+            def hand_over(spec: GroupSpec, ready: Callable[[], Model]) -> Model:
+                made = ready()
                 uses.add(session, made)
                 advance(spec.nbytes)
-        assert made is not None
-        return made
+                return made
+
+            last: concurrent.futures.Future[Model] | None = None
+            for spec in specs:
+                ready = prepare_cast(
+                    session, self.name, spec, original[spec.name], deadline,
+                    _computer(spec, self.computed, self.device))
+                if last is not None:
+                    last.result()
+                last = pool.submit(hand_over, spec, ready)
+                del ready  # It has the group's bytes.
+            assert last is not None
+            return last.result()
 
 
 def convert(root: nn.Module, session: _session.Session,

@@ -114,24 +114,37 @@ def publish(session: _session.Session, name: str, spec: GroupSpec,
 
 
 def publish_cast(session: _session.Session, name: str, spec: GroupSpec,
+                 original: Group, deadline: float) -> Model:
+    """Hands one group over in its stored types: from the module's own tensors,
+    or from hoistd's once those are gone."""
+    return prepare_cast(session, name, spec, original, deadline)()
+
+
+def prepare_cast(session: _session.Session, name: str, spec: GroupSpec,
                  original: Group, deadline: float,
                  compute: Callable[[HostImage], dict[str, torch.Tensor]] =
-                 lambda image: {}) -> Model:
-    """Hands one group over in its stored types: from the module's own tensors,
-    or from hoistd's once those are gone. Some may be computed from the latter
-    instead."""
+                 lambda image: {}) -> Callable[[], Model]:
+    """Makes the tensors that publish_cast hands over; the result does that, in
+    any thread. Some may be computed from hoistd's instead."""
     if spec.in_hand:
-        return _publish(session, name, spec.name, {
-            stored.name: _cast(_one_on_cpu(stored), stored, spec)
-            for stored in spec.stored}, deadline)
-    with session.host_image(original) as image:
+        own = {stored.name: _cast(_one_on_cpu(stored), stored, spec)
+               for stored in spec.stored}
+        return lambda: _publish(session, name, spec.name, own, deadline)
+    with contextlib.ExitStack() as failed:
+        image = failed.enter_context(session.host_image(original))
         image.load(deadline)
         made = compute(image)
-        return _publish(session, name, spec.name, {
-            stored.name: _cast(
-                made[stored.name] if stored.name in made
-                else image[stored.name].torch(), stored, spec)
-            for stored in spec.stored}, deadline)
+        tensors = {stored.name: _cast(
+            made[stored.name] if stored.name in made
+            else image[stored.name].torch(), stored, spec)
+            for stored in spec.stored}
+        failed.pop_all()
+
+    def hand_over() -> Model:
+        with image:
+            return _publish(session, name, spec.name, tensors, deadline)
+
+    return hand_over
 
 
 def staged_model(session: _session.Session, original: Model,
