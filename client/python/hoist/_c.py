@@ -123,7 +123,7 @@ class PublishOptions(c.Structure):
         ("tensors", c.POINTER(PublishTensor)), ("tensor_count", c.c_size_t),
         ("readers", c.c_int), ("deadline_ms", c.c_uint64), ("on_device", c.c_int),
         ("device", c.c_uint32), ("of_session", c.c_int),
-        ("content", c.POINTER(c.c_uint8))]
+        ("content", c.POINTER(c.c_uint8)), ("host_tensors", c.POINTER(c.c_uint8))]
 
 
 class GroupInfo(c.Structure):

@@ -36,12 +36,18 @@ class Publication:
 
     def __init__(self, group: str, tensors: Mapping[str, Any]) -> None:
         self._keep: list[Any] = []
+        # torch's GPU on which some of the tensors are; their writes have ended.
+        self.gpu: Any = None
         records = (_c.PublishTensor * len(tensors))()
         self.options = sized(_c.PublishOptions)
         self.options.group = text(group)
         self.options.tensors = records
         self.options.tensor_count = len(records)
-        for record, (name, value) in zip(records, tensors.items()):
+        on_host = (c.c_uint8 * len(tensors))()
+        self.options.host_tensors = on_host
+        for at, (record, (name, value)) in enumerate(
+                zip(records, tensors.items())):
+            on_host[at] = not getattr(value, "is_cuda", False)
             if isinstance(value, RawTensor):
                 self._keep.append(value)
                 self._fill(record, name, value.dtype, value.shape,
@@ -50,6 +56,10 @@ class Publication:
                 self._fill(record, name, *self._of_torch(name, value))
             else:
                 self._fill(record, name, *self._of_numpy(value))
+        if self.gpu is not None:
+            self.options.on_device = 1
+            import torch
+            torch.cuda.current_stream(self.gpu).synchronize()
 
     def _fill(self, record: _c.PublishTensor, name: str, dtype: str,
               shape: Any, strides: Any, address: int) -> None:
@@ -79,9 +89,12 @@ class Publication:
         tensor = value.detach()
         if tensor.is_conj() or tensor.is_neg():
             tensor = tensor.resolve_conj().resolve_neg()
-        if tensor.device.type != "cpu":
+        device = tensor.device
+        if device.type == "cuda" and self.gpu in (None, device):
+            self.gpu = device
+        elif device.type != "cpu":
             raise InvalidArgument(
-                f'tensor "{name}" is on {tensor.device}; publish its .cpu()')
+                f'tensor "{name}" is on {device}; publish its .cpu()')
         self._keep.append(tensor)
         return (_dtypes.from_torch(tensor.dtype), tuple(tensor.shape),
                 tensor.stride(), tensor.data_ptr())

@@ -24,7 +24,7 @@ from ._model import Group, Model, TensorInfo
 from ._plan import Plan, PlanTerms, write_terms
 from ._publish import Publication
 from ._registration import Groups, Joined, Registration
-from ._tensor import Tensor
+from ._tensor import Tensor, _cuda_device
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -123,6 +123,16 @@ class Session(Owner):
                 return device
         raise InvalidArgument(f"hoistd has no device {index}")
 
+    def _gpu(self, wanted: Any) -> int:
+        """hoistd's number of a GPU of torch's."""
+        for device in self.devices:
+            with contextlib.suppress(HoistError):  # It is not visible here.
+                if device.kind == "cuda" and (
+                        _cuda_device(device.uuid) == str(wanted)):
+                    return device.index
+        raise InvalidArgument(f"hoistd has no device {wanted} of torch's; "
+                              "publish what is there as its .cpu()")
+
     def __enter__(self) -> Session:
         return self
 
@@ -183,9 +193,10 @@ class Session(Owner):
                 readers: str | None = None, *, deadline: float = 60.0,
                 of_session: bool = False,
                 content: bytes | None = None) -> Model:
-        """Adds one group of NumPy arrays or CPU tensors to a published model,
-        which is made if it does not exist. The bytes are copied before this
-        returns; tensors that share memory are stored once.
+        """Adds one group of NumPy arrays or tensors to a published model, which
+        is made if it does not exist. The tensors are on the CPU and on one of
+        hoistd's GPUs, where the current stream has written them. The bytes are
+        copied before this returns; tensors that share memory are stored once.
 
         deadline: seconds to wait for space on the host.
         of_session: the model ends with this session, and is private to its
@@ -196,6 +207,8 @@ class Session(Owner):
         publication = Publication(group, tensors)
         options = publication.options
         options.model = text(model)
+        if publication.gpu is not None:
+            options.device = self._gpu(publication.gpu)
         options.readers = choice(READERS, "readers", readers)
         options.deadline_ms = max(1, milliseconds(deadline))
         options.of_session = of_session

@@ -106,6 +106,8 @@ Result<std::vector<SourceTensor>> TensorsOf(
   for (size_t i = 0; i < options.tensor_count; ++i) {
     Result<SourceTensor> tensor = FromC(options.tensors[i]);
     if (!tensor.ok()) return tensor.status();
+    tensor->on_host =
+        options.host_tensors != nullptr && options.host_tensors[i] != 0;
     tensors.push_back(std::move(tensor).value());
   }
   return tensors;

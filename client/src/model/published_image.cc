@@ -33,6 +33,7 @@ struct Piece {
   const std::byte* from;
   uint64_t offset;
   uint64_t bytes;
+  bool on_host;  // The CPU can read it.
 };
 
 // Fills an image, a piece at a time. The pieces are mapped, as a file's writers
@@ -43,9 +44,12 @@ class Filling {
   Filling(int memfd, const ReadBytes& read) : memfd_(memfd), read_(read) {}
 
   // Before Run: a storage, and its place in the image.
-  void Add(const std::byte* from, uint64_t offset, uint64_t bytes) {
+  void Add(const SourceTensor& tensor, uint64_t offset, uint64_t bytes) {
+    const auto* const from = static_cast<const std::byte*>(tensor.data);
+    const bool on_host = !read_ || tensor.on_host;
     for (uint64_t at = 0; at < bytes; at += kPiece) {
-      pieces_.push_back({from + at, offset + at, std::min(kPiece, bytes - at)});
+      pieces_.push_back(
+          {from + at, offset + at, std::min(kPiece, bytes - at), on_host});
     }
   }
 
@@ -78,7 +82,7 @@ class Filling {
       return ErrnoStatus(errno, "keep the image from forks");
     }
     const std::span<std::byte> to = mapped->span().subspan(before);
-    if (read_) return read_(piece.from, to);
+    if (!piece.on_host) return read_(piece.from, to);
     std::memcpy(to.data(), piece.from, to.size());
     return Status();
   }
@@ -91,6 +95,76 @@ class Filling {
   Status first_error_ HOIST_GUARDED_BY(mu_);
 };
 
+// Less is copied as fast without.
+constexpr uint64_t kWorthPinning = uint64_t{1} << 20;
+
+// Copies from a GPU, on a stream of its own: torch's work goes on meanwhile.
+//
+// Threads:  thread-safe.
+class GpuReader {
+ public:
+  static Result<std::shared_ptr<GpuReader>> Open(const DeviceFacts& device) {
+    auto cuda = CudaContext::Open(device.uuid);
+    if (!cuda.ok()) return cuda.status();
+    std::shared_ptr<GpuReader> reader(new GpuReader(std::move(cuda).value()));
+    Status s = reader->Run([&](const cuda::Driver& driver) {
+      return driver.stream_create(&reader->stream_, cuda::kStreamNonBlocking);
+    });
+    if (!s.ok()) return s;
+    return reader;
+  }
+  GpuReader(const GpuReader&) = delete;
+  GpuReader& operator=(const GpuReader&) = delete;
+  ~GpuReader() {
+    if (stream_ == nullptr || cuda_->forked()) return;
+    (void)Run([&](const cuda::Driver& driver) {
+      return driver.stream_destroy(stream_);
+    });
+  }
+
+  Status Read(const void* from, std::span<std::byte> to) const {
+    return Run([&](const cuda::Driver& driver) {
+      const uint64_t before =
+          reinterpret_cast<uintptr_t>(to.data()) % kImageAlignment;
+      std::byte* const pages = to.data() - before;
+      // The driver copies what is not pinned through its own memory.
+      const bool pinned =
+          to.size() >= kWorthPinning &&
+          driver.host_register(
+              pages, *AlignUp(before + to.size(), kImageAlignment),
+              cuda::kHostRegisterPortable | cuda::kHostRegisterDeviceMap) ==
+              cuda::kSuccess;
+      cuda::Error error = driver.copy_out_async(
+          to.data(), reinterpret_cast<cuda::Address>(from), to.size(), stream_);
+      if (error == cuda::kSuccess) error = driver.stream_sync(stream_);
+      if (pinned) (void)driver.host_unregister(pages);
+      return error;
+    });
+  }
+
+ private:
+  explicit GpuReader(std::unique_ptr<CudaContext> cuda)
+      : cuda_(std::move(cuda)) {}
+
+  template <typename Work>
+  Status Run(const Work& work) const {
+    const cuda::Driver& driver = cuda_->driver();
+    const cuda::ScopedContext current(driver, cuda_->context());
+    if (current.error() != cuda::kSuccess) {
+      return driver.Check(current.error(), "enter the GPU's context");
+    }
+    // Other threads may be capturing.
+    int mode = cuda::kCaptureRelaxed;
+    driver.exchange_capture_mode(&mode);
+    const cuda::Error error = work(driver);
+    driver.exchange_capture_mode(&mode);
+    return driver.Check(error, "read weights from the GPU");
+  }
+
+  const std::unique_ptr<CudaContext> cuda_;
+  cuda::Stream stream_ = nullptr;
+};
+
 Status Invalid(const TensorEntry& tensor, const std::string& why) {
   return Status(Code::kInvalidArgument,
                 "tensor \"" + tensor.name + "\" " + why);
@@ -100,20 +174,11 @@ Status Invalid(const TensorEntry& tensor, const std::string& why) {
 
 Result<ReadBytes> ReadFrom(const DeviceFacts& device) {
   if (device.kind == DeviceKind::kEmulated) return ReadBytes();
-  Result<std::unique_ptr<CudaContext>> opened = CudaContext::Open(device.uuid);
+  auto opened = GpuReader::Open(device);
   if (!opened.ok()) return opened.status();
   // Copies of the function share it.
-  std::shared_ptr<CudaContext> cuda = std::move(opened).value();
-  return ReadBytes([cuda](const void* from, std::span<std::byte> to) {
-    const cuda::Driver& driver = cuda->driver();
-    const cuda::ScopedContext current(driver, cuda->context());
-    if (current.error() != cuda::kSuccess) {
-      return driver.Check(current.error(), "enter the GPU's context");
-    }
-    return driver.Check(
-        driver.copy_out(to.data(), reinterpret_cast<cuda::Address>(from),
-                        to.size()),
-        "read weights from the GPU");
+  return ReadBytes([gpu = *opened](const void* from, std::span<std::byte> to) {
+    return gpu->Read(from, to);
   });
 }
 
@@ -135,9 +200,9 @@ Result<PublishedImage> BuildImage(std::string group_name,
                                   const ReadBytes& read, uint64_t threads) {
   PublishedImage image;
   image.group.name = std::move(group_name);
-  std::vector<uint64_t> sizes;     // Of storages.
-  std::vector<const void*> bytes;  // Theirs.
-  std::vector<size_t> storage_of;  // By tensor.
+  std::vector<uint64_t> sizes;                // Of storages.
+  std::vector<const SourceTensor*> storages;  // A tensor of each.
+  std::vector<size_t> storage_of;             // By tensor.
   std::map<std::pair<const void*, uint64_t>, size_t> seen;
   std::set<std::string_view> names;
   for (const SourceTensor& tensor : tensors) {
@@ -154,7 +219,7 @@ Result<PublishedImage> BuildImage(std::string group_name,
     if (fresh || *span == 0) {
       storage_of.push_back(sizes.size());
       sizes.push_back(*span);
-      bytes.push_back(tensor.data);
+      storages.push_back(&tensor);
     } else {
       storage_of.push_back(it->second);
     }
@@ -177,8 +242,7 @@ Result<PublishedImage> BuildImage(std::string group_name,
   image.memfd = std::move(memfd).value();
   Filling filling(image.memfd.get(), read);
   for (size_t i = 0; i < sizes.size(); ++i) {
-    filling.Add(static_cast<const std::byte*>(bytes[i]), layout->offsets[i],
-                sizes[i]);
+    filling.Add(*storages[i], layout->offsets[i], sizes[i]);
   }
   if (Status s = filling.Run(threads); !s.ok()) return s;
   if (Status s = SealMemfd(image.memfd.get()); !s.ok()) return s;

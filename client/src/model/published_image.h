@@ -20,6 +20,7 @@ namespace hoist {
 struct SourceTensor {
   TensorEntry entry;  // Offset and size are set by BuildImage.
   const void* data = nullptr;
+  bool on_host = false;  // Although BuildImage is told how to read the others.
 };
 
 struct PublishedImage {
@@ -27,7 +28,8 @@ struct PublishedImage {
   UniqueFd memfd;
 };
 
-// Copies tensors' data into host memory. Several threads call it at once.
+// Copies tensors' data into host memory, no page of which another copy has.
+// Several threads call it at once.
 using ReadBytes =
     std::function<Status(const void* from, std::span<std::byte> to)>;
 // For data on the device; writes to it must be finished. Empty: the CPU can

@@ -7,6 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import hoist  # noqa: E402
+from hoist._publish import group_content  # noqa: E402
 
 DTYPES = [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32,
           torch.int64, torch.float16, torch.bfloat16, torch.float32,
@@ -39,6 +40,24 @@ def test_published_tensor_is_staged_bit_for_bit(session, device, dtype):
         staged = lease["weight"].torch()
         assert staged.device.type == device.type
         assert_same_bytes(staged, weight)
+
+
+def test_a_group_has_tensors_of_the_device_and_of_the_host(session, device):
+    here, there = torch.randn(5), torch.randn(1 << 20, 3).to(device)
+    given = {"here": here, "there": there, "turned": there.t(),
+             "few": torch.randn(3).to(device)}
+    model = session.publish("model", "group", given)
+    assert model["group"].content == group_content(
+        "group", {name: one.cpu() for name, one in given.items()} | {
+            "turned": there.cpu().t()})
+    with session.stage(model["group"], deadline=30) as lease:
+        for name, one in given.items():
+            assert_same_bytes(lease[name].torch(), one)
+
+
+def test_tensors_without_bytes_here_are_refused(session):
+    with pytest.raises(hoist.InvalidArgument, match='"w" is on meta; publish'):
+        session.publish("model", "group", {"w": torch.empty(3, device="meta")})
 
 
 def test_strides_ties_and_empty_tensors_are_kept(session):

@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -158,31 +160,69 @@ TEST(PublishedImage, OfAnEmulatedDeviceIsReadAsItIs) {
   EXPECT_FALSE(*read);
 }
 
-TEST(CudaPublishedImage, IsReadFromTheGpu) {
-  Result<cuda::Driver> driver = cuda::Driver::Load();
-  if (!driver.ok()) GTEST_SKIP() << driver.status().ToString();
-  cuda::DeviceId device = 0;
-  cuda::Uuid uuid = {};
-  ASSERT_EQ(driver->device_get(&device, 0), cuda::kSuccess);
-  ASSERT_EQ(driver->device_uuid(&uuid, device), cuda::kSuccess);
-  auto context = CudaContext::Open(uuid.bytes);
-  ASSERT_TRUE(context.ok()) << context.status().ToString();
-  const auto source = Pattern(kBytes, 7);
-  cuda::Address there = 0;
-  {
-    const cuda::ScopedContext current(*driver, (*context)->context());
-    ASSERT_EQ(driver->alloc(&there, kBytes), cuda::kSuccess);
-    ASSERT_EQ(driver->copy_in(there, source.data(), kBytes), cuda::kSuccess);
+// A GPU, and kBytes of its memory.
+class CudaPublishedImage : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    Result<cuda::Driver> driver = cuda::Driver::Load();
+    if (!driver.ok()) GTEST_SKIP() << driver.status().ToString();
+    driver_ = *driver;
+    cuda::DeviceId device = 0;
+    cuda::Uuid uuid = {};
+    ASSERT_EQ(driver_.device_get(&device, 0), cuda::kSuccess);
+    ASSERT_EQ(driver_.device_uuid(&uuid, device), cuda::kSuccess);
+    auto context = CudaContext::Open(uuid.bytes);
+    ASSERT_TRUE(context.ok()) << context.status().ToString();
+    context_ = std::move(context).value();
+    current_.emplace(driver_, context_->context());
+    ASSERT_EQ(driver_.alloc(&there_, kBytes), cuda::kSuccess);
+    ASSERT_EQ(driver_.copy_in(there_, source_.data(), kBytes), cuda::kSuccess);
+    auto read =
+        ReadFrom({.name = "", .uuid = uuid.bytes, .kind = DeviceKind::kCuda});
+    ASSERT_TRUE(read.ok()) << read.status().ToString();
+    read_ = std::move(read).value();
   }
-  auto read =
-      ReadFrom({.name = "", .uuid = uuid.bytes, .kind = DeviceKind::kCuda});
-  ASSERT_TRUE(read.ok()) << read.status().ToString();
-  auto image =
-      BuildImage("g", OneTensor(reinterpret_cast<const void*>(there)), *read);
-  ASSERT_TRUE(image.ok()) << image.status().ToString();
-  EXPECT_EQ(BytesOf(*image), source);
-  const cuda::ScopedContext current(*driver, (*context)->context());
-  EXPECT_EQ(driver->free(there), cuda::kSuccess);
+  void TearDown() override {
+    if (there_ == 0) return;
+    EXPECT_EQ(driver_.free(there_), cuda::kSuccess);
+  }
+
+  const void* OnGpu(uint64_t offset) const {
+    return reinterpret_cast<const void*>(there_ + offset);
+  }
+
+  const std::vector<std::byte> source_ = Pattern(kBytes, 7);
+  cuda::Driver driver_ = {};
+  std::unique_ptr<CudaContext> context_;
+  std::optional<cuda::ScopedContext> current_;
+  cuda::Address there_ = 0;
+  ReadBytes read_;
+};
+
+TEST_F(CudaPublishedImage, IsReadFromTheGpuAndWhatIsOnTheHostFromThere) {
+  const auto on_host = Pattern(kBytes, 8);
+  // No page of the large ones is theirs alone.
+  std::vector<SourceTensor> source = {
+      Tensor("a", on_host.data(), 5), Tensor("b", OnGpu(0), kBytes - 7),
+      Tensor("c", OnGpu(1), 3), Tensor("d", on_host.data(), kBytes)};
+  source[0].on_host = source[3].on_host = true;
+  auto image = BuildImage("g", source, read_, 4);
+  source[1].data = source_.data();
+  source[2].data = source_.data() + 1;
+  ExpectFilled(std::move(image), source);
+}
+
+TEST_F(CudaPublishedImage, IsReadIntoMemoryThatCannotBePinned) {
+  std::vector<std::byte> to(kBytes);
+  constexpr unsigned kFlags =
+      cuda::kHostRegisterPortable | cuda::kHostRegisterDeviceMap;
+  // It is pinned already.
+  ASSERT_EQ(driver_.host_register(to.data(), kBytes, kFlags), cuda::kSuccess);
+  const Status read = read_(OnGpu(0), to);
+  EXPECT_TRUE(read.ok()) << read.ToString();
+  EXPECT_TRUE(to == source_);
+  // Who pinned it does so no more.
+  EXPECT_EQ(driver_.host_unregister(to.data()), cuda::kSuccess);
 }
 
 }  // namespace hoist::published_image_test

@@ -157,6 +157,9 @@ typedef struct hoist_publish_options {
   /* The group's expected content, HOIST_CONTENT_BYTES bytes as in
    * hoist_group_info; NULL: any. */
   const uint8_t* content;
+  /* With on_device: a byte for each tensor, 1 if its data are in host memory
+   * after all; NULL: none are. */
+  const uint8_t* host_tensors;
 } hoist_publish_options;
 
 /* Adds one group to a published model, and creates the model if it is new.

@@ -138,7 +138,7 @@ def _computer(spec: GroupSpec, computed: Mapping[str, tuple[Computed, str]],
 def run_on(device: torch.device, one: Computed,
            inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The results, computed on the device, or on the CPU if the device has no
-    memory for it; in host memory. Writes to no input."""
+    memory for it; they stay there. Writes to no input."""
     if device.type != "cpu":
         with contextlib.suppress(torch.OutOfMemoryError):
             return _run_on(device, one, inputs)
@@ -150,7 +150,7 @@ def _run_on(device: torch.device, one: Computed,
     with torch.no_grad():
         made = one.run({name: tensor.to(device, copy=True)
                         for name, tensor in inputs.items()})
-        return {key: value.contiguous().cpu() for key, value in made.items()}
+        return {key: value.contiguous() for key, value in made.items()}
 
 
 @contextlib.contextmanager

@@ -138,6 +138,9 @@ def prepare_cast(session: _session.Session, name: str, spec: GroupSpec,
             made[stored.name] if stored.name in made
             else image[stored.name].torch(), stored, spec)
             for stored in spec.stored}
+        # Another thread does not know this one's streams.
+        for device in {one.device for one in tensors.values() if one.is_cuda}:
+            torch.cuda.current_stream(device).synchronize()
         failed.pop_all()
 
     def hand_over() -> Model:
@@ -164,13 +167,20 @@ def staged_model(session: _session.Session, original: Model,
 
 def _cast(tensor: torch.Tensor, stored: Stored,
           spec: GroupSpec) -> torch.Tensor:
-    """The tensor in its stored type, with the same strides."""
+    """The tensor in its stored type, with the same strides: where it is, or on
+    the CPU if there is no memory for it."""
     to = spec.storage.get(stored.name)
     if to is None:
         return tensor
+
+    def cast(device: torch.device | str) -> torch.Tensor:
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=to,
+                                   device=device).copy_(tensor)
+
     with torch.no_grad():
-        return torch.empty_strided(tensor.shape, tensor.stride(),
-                                   dtype=to, device="cpu").copy_(tensor)
+        with contextlib.suppress(torch.OutOfMemoryError):
+            return cast(tensor.device)
+        return cast("cpu")
 
 
 def _publish(session: _session.Session, model: str, group: str,
