@@ -46,7 +46,8 @@ class Conversion:
         total = sum(spec.nbytes for spec in specs)
         with progress_bar(progress, f"convert {self.name}", total
                           ) as advance, _freed(self.device), (
-                              concurrent.futures.ThreadPoolExecutor(1)) as pool:
+                contextlib.ExitStack()) as opened, (
+                concurrent.futures.ThreadPoolExecutor(1)) as pool:
 
             def hand_over(spec: GroupSpec, ready: Callable[[], Model]) -> Model:
                 made = ready()
@@ -58,7 +59,7 @@ class Conversion:
             for spec in specs:
                 ready = prepare_cast(
                     session, self.name, spec, original[spec.name], deadline,
-                    _computer(spec, self.computed, self.device))
+                    opened, _computer(spec, self.computed, self.device))
                 if last is not None:
                     last.result()
                 last = pool.submit(hand_over, spec, ready)

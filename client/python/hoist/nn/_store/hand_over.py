@@ -117,31 +117,32 @@ def publish_cast(session: _session.Session, name: str, spec: GroupSpec,
                  original: Group, deadline: float) -> Model:
     """Hands one group over in its stored types: from the module's own tensors,
     or from hoistd's once those are gone."""
-    return prepare_cast(session, name, spec, original, deadline)()
+    with contextlib.ExitStack() as opened:
+        return prepare_cast(session, name, spec, original, deadline, opened)()
 
 
 def prepare_cast(session: _session.Session, name: str, spec: GroupSpec,
                  original: Group, deadline: float,
+                 opened: contextlib.ExitStack,
                  compute: Callable[[HostImage], dict[str, torch.Tensor]] =
                  lambda image: {}) -> Callable[[], Model]:
     """Makes the tensors that publish_cast hands over; the result does that, in
-    any thread. Some may be computed from hoistd's instead."""
+    any thread, before `opened` ends. Some may be computed from hoistd's
+    instead."""
     if spec.in_hand:
         own = {stored.name: _cast(_one_on_cpu(stored), stored, spec)
                for stored in spec.stored}
         return lambda: _publish(session, name, spec.name, own, deadline)
-    with contextlib.ExitStack() as failed:
-        image = failed.enter_context(session.host_image(original))
-        image.load(deadline)
-        made = compute(image)
-        tensors = {stored.name: _cast(
-            made[stored.name] if stored.name in made
-            else image[stored.name].torch(), stored, spec)
-            for stored in spec.stored}
-        # Another thread does not know this one's streams.
-        for device in {one.device for one in tensors.values() if one.is_cuda}:
-            torch.cuda.current_stream(device).synchronize()
-        failed.pop_all()
+    image = opened.enter_context(session.host_image(original))
+    image.load(deadline)
+    made = compute(image)
+    tensors = {stored.name: _cast(
+        made[stored.name] if stored.name in made
+        else image[stored.name].torch(), stored, spec)
+        for stored in spec.stored}
+    # Another thread does not know this one's streams.
+    for device in {one.device for one in tensors.values() if one.is_cuda}:
+        torch.cuda.current_stream(device).synchronize()
 
     def hand_over() -> Model:
         with image:
