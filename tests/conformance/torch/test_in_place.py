@@ -248,6 +248,22 @@ def test_a_file_is_read_in_place(device, tmp_path, budget):
         assert same_bytes(loaded.state_dict()[name].cpu(), value.cpu())
 
 
+def test_a_file_is_read_in_place_while_its_other_weights_are_converted(
+        device, tmp_path):
+    from safetensors.torch import save_file
+    model = make(torch.device("cpu"))
+    model.head.half().float()  # Loses nothing when it is saved so.
+    save_file({name: value.half() if name.startswith("head") else value
+               for name, value in model.state_dict().items()},
+              tmp_path / "model.safetensors")
+    expected = in_all_ways(model.to(device), device)
+    loaded = hoist.load(Mixture, tmp_path, budget="30MiB", in_place="auto",
+                        dtype=torch.float32)
+    assert hoist.stats(loaded).in_place_bytes == 64 * MIB
+    assert same(in_all_ways(loaded, device), expected)
+    hoist.detach(loaded)
+
+
 def test_joined_experts_of_a_folder_are_read_in_place(device, tmp_path):
     """transformers saves experts one by one, and computes with them stacked."""
     transformers = pytest.importorskip("transformers")

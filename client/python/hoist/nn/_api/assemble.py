@@ -52,8 +52,9 @@ def assemble(root: nn.Module, wanted: Wanted, specs: list[GroupSpec],
     again: returns the source where the weights of this model are found again.
     uses: of the module, so far; it ends if this fails.
     source: their content, in hexadecimal digits; None: `original`'s.
-    placed: weights that are read in place. placed_model: the model with their
-        pieces, if it is not `original`.
+    placed: weights that are read in place. placed_model: the model of files
+        that was registered with their pieces; None: they are `original`'s, or
+        handed over.
     DataLoss: `original`, or a group that the module lacks, is damaged.
     """
     if original is not None:
@@ -74,8 +75,11 @@ def assemble(root: nn.Module, wanted: Wanted, specs: list[GroupSpec],
         {one.name: torch.device("cpu") if one.meta_at_first else one.device
          for one in stored}, Originals(specs, placed))
     try:
-        _hand_over_pieces(attachment, wanted, placed, original or placed_model,
-                          name, advance)
+        if placed_model is None:
+            _hand_over_pieces(attachment, wanted, placed, original, name,
+                              advance)
+        else:  # It was registered with these pieces, which are there already.
+            advance(sum(one.stored.nbytes for one in placed))
         _make_live(attachment, wanted, specs, original, name, source, advance,
                    shares)
         if wanted.hand_over == "by_group":
@@ -281,12 +285,12 @@ def _check_same(attachment: Attachment) -> None:
 
 def _hand_over_pieces(attachment: Attachment, wanted: Wanted,
                       placed: Sequence[InPlaceWeight],
-                      known: Model | None, name: str,
+                      original: Model | None, name: str,
                       advance: Callable[[int], None]) -> None:
     """For weights in place; the module keeps its own until they are bound."""
     if not placed:
         return
-    hand = _Hand(attachment, wanted, known, name)
+    hand = _Hand(attachment, wanted, original, name)
 
     def hand_over(spec: GroupSpec) -> int:
         check_group(hand.over(spec), spec, cast=False)

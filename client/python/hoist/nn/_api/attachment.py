@@ -104,7 +104,8 @@ class Attachment(NotCopied):
         part = self.parts[0]
         self.planning.beside = sum(one.stored.nbytes for one in weights)
         self._in_place = InPlaceWeights(
-            part.session, model or self.original, part, weights,
+            part.session, self.original if model is None else model, part,
+            weights,
             self.planning.bytes_beside(part, self.wanted.budget),
             self.wanted.deadline)
         self._in_place.bind()
