@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes as c
 import dataclasses
+import itertools
 from typing import Iterator
 
 from . import _dtypes
 from . import _c
 from ._errors import NotFound
-from ._library import Owner, ask, call, sized
+from ._library import Owner, ask, call, sized, text
 
 
 _READERS = {1: "owner", 2: "everyone"}  # HOIST_READERS_*
@@ -55,7 +56,7 @@ class Group:
     @property
     def tensors(self) -> list[TensorInfo]:
         """In image order."""
-        return self.model._tensors(self.index)
+        return self.model._tensors(self)
 
 
 class Model(Owner):
@@ -77,18 +78,8 @@ class Model(Owner):
         self.image_bytes: int = ask("model_image_bytes", handle)
         # False: it is read from files.
         self.published = bool(ask("model_is_published", handle))
-        # No Group, which would refer to this: a cycle would delay the release.
-        self._infos: list[tuple[str, int, int, bytes | None]] = []
-        for index in range(ask("model_group_count", handle)):
-            info = sized(_c.GroupInfo)
-            call("model_group", handle, index, c.byref(info))
-            self._infos.append((info.name.decode(), info.image_bytes,
-                                info.tensor_count,
-                                bytes(info.content[:32])
-                                if info.content else None))
-        # Without missing groups, which have no name.
-        self._index = {name: at for at, (name, *_) in enumerate(self._infos)
-                       if name}
+        # A model may have ten thousand groups: libhoist keeps them, and a Group
+        # is made when it is asked for.
 
     @property
     def groups(self) -> list[Group]:
@@ -96,30 +87,49 @@ class Model(Owner):
         return list(self)
 
     def __getitem__(self, name: str) -> Group:
-        index = self._index.get(name)
+        index = self._find(name)
         if index is None:
-            raise NotFound(f'model "{self.name}" has no group "{name}"; it has '
-                           + ", ".join(list(self._index)[:20]))
-        return Group(self, index, *self._infos[index])
+            raise NotFound(
+                f'model "{self.name}" has no group "{name}"; it has '
+                + ", ".join(one.name for one in itertools.islice(self, 20)))
+        return self._group(index)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._index
+        return isinstance(name, str) and self._find(name) is not None
 
     def __iter__(self) -> Iterator[Group]:
-        return (Group(self, index, *self._infos[index])
-                for index in self._index.values())
+        for index in range(ask("model_group_count", self._handle)):
+            group = self._group(index)
+            if group.name:  # A missing one has none.
+                yield group
 
     def __len__(self) -> int:
-        return len(self._index)
+        return sum(1 for _ in self)
 
     def __repr__(self) -> str:
         return (f"<hoist.Model {self.name!r}: {len(self)} groups, "
                 f"{self.image_bytes} bytes>")
 
-    def _tensors(self, group: int) -> list[TensorInfo]:
+    def _find(self, name: str) -> int | None:
+        index = c.c_uint32()
+        try:
+            call("model_find_group", self._handle, text(name), c.byref(index))
+        except NotFound:
+            return None
+        return index.value
+
+    def _group(self, index: int) -> Group:
+        info = sized(_c.GroupInfo)
+        call("model_group", self._handle, index, c.byref(info))
+        return Group(self, index, info.name.decode(), info.image_bytes,
+                     info.tensor_count,
+                     bytes(info.content[:32]) if info.content else None)
+
+    def _tensors(self, group: Group) -> list[TensorInfo]:
         found = []
-        for index in range(self._infos[group][2]):
+        for index in range(group.tensor_count):
             record = sized(_c.TensorInfo)
-            call("model_tensor", self._handle, group, index, c.byref(record))
+            call("model_tensor", self._handle, group.index, index,
+                 c.byref(record))
             found.append(TensorInfo.of_record(record))
         return found
