@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes as c
 import dataclasses
 import os
-from typing import Any, Literal, Mapping, Sequence, Union
+import struct
+from typing import (Any, Iterable, Iterator, Literal, Mapping, Sequence,
+                    Union)
 
 from . import _c
 from ._errors import InvalidArgument
@@ -57,11 +59,19 @@ class Joined:
     parts: Union[str, Sequence[Union[str, tuple[str, int, int]]]]
 
 
+# hoist_group_spec, hoist_joined_part and hoist_joined_tensor. A model may have ten
+# thousand, and ctypes makes objects for each that Python's collector visits.
+_GROUP = struct.Struct("PPN")
+_PART = struct.Struct("PQQQQ")
+_JOINED = struct.Struct("PiPPN")
+
+
 class Registration:
     """The C options; keeps the referenced memory alive."""
 
     def __init__(self, path: str | os.PathLike[str], name: str, groups: Groups,
                  joined: Mapping[str, Joined], readers: str | None) -> None:
+        self._kept: list[Any] = []
         self.options = options = sized(_c.RegisterOptions)
         options.name = text(name)
         options.path = text(path)
@@ -70,47 +80,69 @@ class Registration:
             options.grouping = choice(_RULES, "groups", groups)
         else:
             self._group(groups)
-        options.joined = _joined_tensors(joined)
-        options.joined_count = len(joined)
+        self._join(joined)
 
     def _group(self, groups: Mapping[str, Sequence[str]]) -> None:
-        groups = {name: [one] if isinstance(one, str) else one
-                  for name, one in groups.items()}
-        if not groups:
+        lists = [[one] if isinstance(one, str) else one
+                 for one in groups.values()]
+        if not lists:
             raise InvalidArgument("groups is empty")
+        tensors = self._texts([tensor for one in lists for tensor in one])
+        starts = _starts(tensors, lists)
         self.options.grouping = _c.GROUPS_EXPLICIT
-        specs = (_c.GroupSpec * len(groups))()
-        for spec, (group, tensors) in zip(specs, groups.items()):
-            spec.name = text(group)
-            spec.tensors = (c.c_char_p * len(tensors))(
-                *[text(tensor) for tensor in tensors])
-            spec.tensor_count = len(tensors)
-        self.options.groups = specs
-        self.options.group_count = len(groups)
+        self.options.groups = _packed(_c.GroupSpec, _GROUP, zip(
+            _addresses(self._texts(list(groups))), starts, map(len, lists)))
+        self.options.group_count = len(lists)
+
+    def _join(self, joined: Mapping[str, Joined]) -> None:
+        lists = [[one.parts] if isinstance(one.parts, str) else one.parts
+                 for one in joined.values()]
+        numbers = [_numbers(name, part) for name, one in zip(joined, lists)
+                   for part in one]
+        tensors = self._texts([part if isinstance(part, str) else part[0]
+                               for one in lists for part in one])
+        parts = _packed(_c.JoinedPart, _PART, [
+            (tensor, *of) for tensor, of in zip(_addresses(tensors), numbers)])
+        shapes = [one.shape for one in joined.values()]
+        sizes = [size for shape in shapes for size in shape]
+        laid_out = (c.c_int64 * len(sizes))(*sizes)
+        self._kept += [parts, laid_out]
+        self.options.joined = _packed(_c.JoinedTensor, _JOINED, zip(
+            _addresses(self._texts(list(joined))), map(len, shapes),
+            _starts(laid_out, shapes), _starts(parts, lists), map(len, lists)))
+        self.options.joined_count = len(lists)
+
+    def _texts(self, values: Sequence[str]) -> c.Array[c.c_char_p]:
+        made = (c.c_char_p * len(values))(*map(text, values))
+        self._kept.append(made)
+        return made
 
 
-def _joined_tensors(joined: Mapping[str, Joined]) -> Any:
-    records = (_c.JoinedTensor * len(joined))()
-    for record, (name, one) in zip(records, joined.items()):
-        wanted = [one.parts] if isinstance(one.parts, str) else one.parts
-        parts = (_c.JoinedPart * len(wanted))()
-        for part, given in zip(parts, wanted):
-            tensor, offset, size = (given, 0, 0) if isinstance(
-                given, str) else given
-            count, stride = (given.times, given.stride) if isinstance(
-                given, Runs) else (0, 0)
-            if min(offset, size, count, stride) < 0:
-                raise InvalidArgument(
-                    f'joined tensor "{name}": part {given!r} has a negative '
-                    "offset or size")
-            part.tensor = text(tensor)
-            part.offset_bytes = offset
-            part.size_bytes = size
-            part.count = count
-            part.stride_bytes = stride
-        record.name = text(name)
-        record.rank = len(one.shape)
-        record.shape = (c.c_int64 * len(one.shape))(*one.shape)
-        record.parts = parts
-        record.part_count = len(parts)
-    return records
+def _numbers(name: str, given: str | tuple[str, int, int]
+             ) -> tuple[int, int, int, int]:
+    offset, size = (0, 0) if isinstance(given, str) else given[1:]
+    count, stride = (given.times, given.stride) if isinstance(
+        given, Runs) else (0, 0)
+    if min(offset, size, count, stride) < 0:
+        raise InvalidArgument(f'joined tensor "{name}": part {given!r} has a '
+                              "negative offset or size")
+    return offset, size, count, stride
+
+
+def _packed(kind: type[Any], layout: struct.Struct,
+            rows: Iterable[tuple[Any, ...]]) -> Any:
+    packed = bytearray().join(layout.pack(*row) for row in rows)
+    return (kind * (len(packed) // layout.size)).from_buffer(packed)
+
+
+def _starts(elements: Any, lists: Iterable[Sequence[Any]]) -> Iterator[int]:
+    """The address of each list's first element; they lie end to end."""
+    at, size = c.addressof(elements), c.sizeof(elements._type_)
+    for one in lists:
+        yield at
+        at += len(one) * size
+
+
+def _addresses(texts: c.Array[c.c_char_p]) -> Any:
+    """Of the characters."""
+    return (c.c_void_p * len(texts)).from_buffer(texts)

@@ -47,8 +47,9 @@ def test_a_name_alone_is_one_name():
 
 
 def test_a_tensor_alone_is_a_group_and_a_part():
-    options = Registration("/a", "a", {"head": "weight"}, {
-        "joined": hoist.Joined((2,), "weight")}, None).options
+    registration = Registration("/a", "a", {"head": "weight"}, {
+        "joined": hoist.Joined((2,), "weight")}, None)
+    options = registration.options
     assert options.group_count == options.joined_count == 1
     group, joined = options.groups[0], options.joined[0]
     assert (group.tensor_count, group.tensors[0]) == (1, b"weight")
