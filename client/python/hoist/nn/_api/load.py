@@ -25,13 +25,13 @@ from .._plan.budget import Budget, first_device
 from .._store.building import LIBRARIES, build_on_meta, default_dtype
 from .._store.converting import convert
 from .._store.matching import (check_ties, conversion_reasons, file_groups,
-                               match_pieces, match_weights)
+                               match_weights)
 from .._store.sources import Files
 from .._store.uses import ended_if_it_fails
 from .._tree.casting import DEFAULT_SKIP, Patterns, matching_modules
 from .._tree.grouping import Groups
 from .._tree.layout import GroupSpec, choose_storage, lay_out
-from .._tree.pieces import InPlaceOption, choose, pieces_of
+from .._tree.pieces import InPlaceOption, choose
 from .assemble import assemble
 from .attach import check_wanted, refuse_managed, unwrap
 from .options import Idle, LoadOptions, M, Names, Wanted, Where
@@ -167,11 +167,9 @@ def load(  # type: ignore[misc]
         specs = [spec for spec in specs if spec.weights]
         placed = choose(module, specs, in_place, wanted.session,
                         conversion_reasons(module, matched, dtype))
-        pieces = pieces_of(placed)
-        match_pieces(placed, matched)
         if not specs and not placed:
             raise InvalidArgument("the module has no weights in these files")
-        rule, joined = file_groups([*specs, *pieces], matched, headers)
+        rule, joined = file_groups(specs, placed, matched, headers)
         name = name or (f"{_base_name(path)}-"
                         f"{identity(files, repr((rule, joined)))}")
         uses.makes(wanted.session, name)
@@ -188,7 +186,8 @@ def load(  # type: ignore[misc]
                        unchanged, conversion, wanted.deadline)
         if storage_dtype is not None:
             choose_storage(module, specs, storage_dtype, wanted.skip)
-        total = sum(spec.nbytes for spec in [*specs, *pieces])
+        total = (sum(spec.nbytes for spec in specs)
+                 + sum(one.stored.nbytes for one in placed))
         with progress_bar(progress, f"load {original.name}", total) as advance:
             attachment = assemble(module, wanted, specs, excluded, original,
                                   name, advance, lambda _: source, uses,

@@ -37,9 +37,7 @@ class Originals:
         self._groups = {spec.name: _Kept(_swaps(spec.weights), spec.stored)
                         for spec in specs}
         self._placed = [
-            _Kept(_swaps([one.weight]),
-                  [one.stored, *(piece.stored[0] for piece in one.pieces)])
-            for one in placed]
+            _Kept(_swaps([one.weight]), [one.stored]) for one in placed]
 
     def holds(self, group: str) -> bool:
         return group in self._groups

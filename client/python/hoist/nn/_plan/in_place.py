@@ -127,7 +127,7 @@ class InPlaceWeights:
         return {one.weight.name: InPlaceTensor(
                     _dtypes.from_torch(one.stored.meta.dtype),
                     tuple(one.stored.meta.shape),
-                    [model[piece.name] for piece in one.pieces], one.units,
+                    [model[name] for name, _, _ in one.cuts()], one.units,
                     first)
                 for one, first in zip(self._weights, self._touches.first)}
 

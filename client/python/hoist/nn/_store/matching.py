@@ -157,12 +157,13 @@ def _ties(sources: Sequence[Source | Computed]) -> list[tuple[str, str]]:
     return [(names[0], one) for one in names[1:]]
 
 
-def file_groups(specs: list[GroupSpec], matched: Matched,
-                headers: Mapping[str, FileTensor]
+def file_groups(specs: list[GroupSpec], placed: Iterable[InPlaceWeight],
+                matched: Matched, headers: Mapping[str, FileTensor]
                 ) -> tuple[dict[str, list[str]], dict[str, Joined]]:
     """The groups of the files' tensors, and of joined ones: a group has its
-    stored tensors, or the inputs that they are computed from. Every tensor of
-    the files is in a group, directly or as a part."""
+    stored tensors, or the inputs that they are computed from, or is a piece of
+    what is read in place. Every tensor of the files is in a group, directly or
+    as a part."""
     rule: dict[str, list[str]] = {}
     joined = dict(matched.joined)
     for spec in specs:
@@ -177,28 +178,29 @@ def file_groups(specs: list[GroupSpec], matched: Matched,
                 if name not in names:
                     names.append(name)
                     joined[name] = Joined(headers[tensor].shape, [tensor])
+    for one in placed:
+        _add_pieces(one, rule, joined)
     used = {tensor for tensors in rule.values() for tensor in tensors}
     used |= {part if isinstance(part, str) else part[0]
-             for one in joined.values() for part in one.parts}
+             for made in joined.values() for part in made.parts}
     rest = [one for one in headers if one not in used]
     if rest:
         rule[_UNUSED] = rest
     return rule, joined
 
 
-def match_pieces(placed: Iterable[InPlaceWeight], matched: Matched) -> None:
-    """Pieces of the files' tensors, or of tensors joined from those."""
-    for one in placed:
-        stored = one.stored
-        whole = matched.joined.pop(stored.name, None)
-        runs = ([(stored.name, 0, stored.nbytes)] if whole is None else
-                [part for part in whole.parts if not isinstance(part, str)])
-        size = stored.meta.dtype.itemsize
-        for piece in one.pieces:
-            begin = piece.start * size
-            matched.joined[piece.name] = Joined(
-                (piece.nbytes // size,),
-                list(_cut(runs, begin, begin + piece.nbytes)))
+def _add_pieces(one: InPlaceWeight, rule: dict[str, list[str]],
+                joined: dict[str, Joined]) -> None:
+    """Each piece is a group, joined from the files' tensors."""
+    stored = one.stored
+    whole = joined.pop(stored.name, None)
+    runs = ([(stored.name, 0, stored.nbytes)] if whole is None else
+            [part for part in whole.parts if not isinstance(part, str)])
+    size = stored.meta.dtype.itemsize
+    for name, start, count in one.cuts():
+        rule[name] = [name]
+        joined[name] = Joined((count,), list(
+            _cut(runs, start * size, (start + count) * size)))
 
 
 def _cut(runs: Sequence[tuple[str, int, int]], begin: int,

@@ -10,7 +10,7 @@ import dataclasses
 import logging
 import math
 import re
-from typing import Callable, Iterable, Union
+from typing import Callable, Iterable, Iterator, Union
 
 import torch
 from torch import nn
@@ -35,51 +35,52 @@ _LEAST_EMBEDDING = 32 << 20
 
 @dataclasses.dataclass
 class PieceSpec(GroupSpec):
-    """A group that is a piece of a weight: its elements from `start` on."""
+    """A group that is a piece of a weight: some of its elements."""
 
+    whole: Stored | None = None
     start: int = 0
-    piece: Stored | None = None
+    count: int = 0
 
     @property
     def stored(self) -> list[Stored]:
-        assert self.piece is not None
-        return [self.piece]
+        """Of the weight's bytes, while the module has them."""
+        whole = self.whole
+        assert whole is not None
+        tensor = None if whole.tensor is None else (
+            whole.tensor.detach().reshape(-1)[
+                self.start:self.start + self.count])
+        return [Stored(self.name, tensor, torch.empty(
+            self.count, dtype=whole.meta.dtype, device="meta"), whole.device)]
 
 
 @dataclasses.dataclass
 class InPlaceWeight:
-    """One weight, with its pieces in order."""
+    """One weight. A model has thousands of pieces: none has an object here."""
 
     weight: Weight
     modules: list[nn.Module]  # Their calls touch it.
     units: int
-    pieces: list[PieceSpec] = dataclasses.field(default_factory=list)
 
     @property
     def stored(self) -> Stored:
         return self.weight.parts[0].stored
 
-    def cut(self) -> None:
-        """Cuts it into pieces, once its name and type are known."""
-        meta = self.stored.meta
-        size = meta.dtype.itemsize
-        step = piece_bytes(self.stored.nbytes // self.units) // size
-        tensor = self.stored.tensor
-        flat = None if tensor is None else tensor.detach().reshape(-1)
-        self.pieces = []
-        none = Modules()  # A weak dictionary is slow to make for each.
-        for at in range(0, meta.numel(), step):
-            count = min(step, meta.numel() - at)
-            name = f"{self.stored.name}#{len(self.pieces)}"
-            piece = Stored(name, None if flat is None else flat[at:at + count],
-                           torch.empty(count, dtype=meta.dtype, device="meta"),
-                           self.stored.device)
-            self.pieces.append(PieceSpec(name, triggers=none, start=at,
-                                         piece=piece))
+    def cuts(self) -> Iterator[tuple[str, int, int]]:
+        """The pieces in order, by its present name and type: each one's group,
+        first element, and number of elements."""
+        stored, elements = self.stored, self.stored.meta.numel()
+        step = (piece_bytes(stored.nbytes // self.units)
+                // stored.meta.dtype.itemsize)
+        for number, at in enumerate(range(0, elements, step)):
+            yield f"{stored.name}#{number}", at, min(step, elements - at)
 
 
 def pieces_of(weights: Iterable[InPlaceWeight]) -> list[PieceSpec]:
-    return [piece for one in weights for piece in one.pieces]
+    """To be handed over."""
+    none = Modules()  # A weak dictionary is slow to make for each.
+    return [PieceSpec(name, triggers=none, whole=one.stored, start=start,
+                      count=count)
+            for one in weights for name, start, count in one.cuts()]
 
 
 def piece_bytes(unit_bytes: int) -> int:
@@ -125,7 +126,6 @@ def choose(root: nn.Module, specs: list[GroupSpec], option: InPlaceOption,
             if why is None:
                 spec.weights.remove(weight)
                 chosen.append(_of(weight, names))
-                chosen[-1].cut()
             elif patterns is not None:
                 raise InvalidArgument(
                     f'in_place={option!r} means "{weight.name}", which cannot '
