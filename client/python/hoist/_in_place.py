@@ -184,8 +184,10 @@ def create(session: Any, model: Model, tensors: Mapping[str, InPlaceTensor], *,
 def _check(name: str, wanted: InPlaceTensor, model: Model) -> None:
     if any(piece.model.id != model.id for piece in wanted.pieces):
         raise InvalidArgument(f'tensor "{name}" has pieces of another model')
-    nbytes = sum(tensor.nbytes for piece in wanted.pieces
-                 for tensor in piece.tensors)
+    # libhoist refuses others than the last that are not full.
+    nbytes = sum(piece.image_bytes for piece in wanted.pieces[:-1])
+    nbytes += sum(tensor.nbytes for piece in wanted.pieces[-1:]
+                  for tensor in piece.tensors)
     bits = (math.prod(wanted.shape)
             * ask("dtype_bits", _dtypes.NUMBERS[wanted.dtype]))
     if nbytes * 8 != bits:

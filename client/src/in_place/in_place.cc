@@ -3,6 +3,8 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <optional>
+#include <string>
 #include <unordered_map>
 #include <utility>
 
@@ -20,13 +22,40 @@ using std::chrono::steady_clock;
 
 constexpr milliseconds kPassLimit{60'000};  // Of a pass, at a boundary.
 
-// The bytes of the group's image that its tensors cover.
-uint64_t UsedBytes(const GroupEntry& group) {
+// The bytes of the group's image that its tensors cover, from its first on.
+// nullopt: there are gaps between them.
+std::optional<uint64_t> CoveredBytes(const GroupEntry& group) {
   uint64_t end = 0;
   for (const TensorEntry& tensor : group.tensors) {
+    if (tensor.offset_bytes > end && tensor.size_bytes > 0) return std::nullopt;
     end = std::max(end, tensor.offset_bytes + tensor.size_bytes);
   }
   return end;
+}
+
+// `last`: of its tensor.
+Status CheckPiece(const GroupEntry& group, bool last) {
+  const auto refused = [&](const std::string& why) {
+    return Status(Code::kInvalidArgument,
+                  "the piece \"" + group.name + "\" " + why);
+  };
+  const std::optional<uint64_t> covered = CoveredBytes(group);
+  if (group.image_bytes == 0) return refused("is empty");
+  if (!last && group.image_bytes % kSlabAlignment != 0) {
+    return refused("has " + std::to_string(group.image_bytes) +
+                   " bytes; all but a tensor's last must be multiples of 2 "
+                   "MiB, which a device maps by itself");
+  }
+  if (!covered.has_value()) {
+    return refused("has gaps between its tensors; one tensor has none");
+  }
+  if (!last && *covered != group.image_bytes) {
+    return refused("ends in a gap: its tensors have " +
+                   std::to_string(*covered) + " bytes of its " +
+                   std::to_string(group.image_bytes) +
+                   ", and all but a tensor's last must have all");
+  }
+  return Status();
 }
 
 }  // namespace
@@ -102,30 +131,26 @@ Status InPlace::Layout() {
     first_piece_.push_back(pieces_.size());
     Piece piece;
     piece.tensor = t;
-    for (const uint32_t number : tensor.groups) {
+    for (const uint32_t& number : tensor.groups) {
       if (number >= model_->groups().size()) {
         return Status(Code::kOutOfRange, name + " has group " +
                                              std::to_string(number) +
                                              ", and its model has not");
       }
       const GroupEntry& group = model_->groups()[number];
+      const bool last = &number == &tensor.groups.back();
+      if (Status s = CheckPiece(group, last); !s.ok()) {
+        return Status(s.code(), name + ": " + s.message());
+      }
       piece.group = number;
       piece.image_bytes = group.image_bytes;
-      if (piece.image_bytes == 0)
-        return Status(Code::kInvalidArgument, name + " has an empty piece");
-      if (piece.offset % kSlabAlignment != 0) {
-        return Status(Code::kInvalidArgument,
-                      name +
-                          ": all pieces but its last must be multiples of "
-                          "2 MiB, which a device maps by itself");
-      }
       piece.bytes = *AlignUp(piece.image_bytes, kSlabAlignment);
       pieces_.push_back(piece);
       piece.offset += piece.image_bytes;
     }
     const Piece& last = pieces_.back();
     tensor_bytes_.push_back(last.offset +
-                            UsedBytes(model_->groups()[last.group]));
+                            *CoveredBytes(model_->groups()[last.group]));
     stats_.bytes += tensor_bytes_.back();
   }
   first_piece_.push_back(pieces_.size());

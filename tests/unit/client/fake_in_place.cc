@@ -16,7 +16,17 @@ constexpr uint64_t kSpan = uint64_t{2} << 30;
 
 uint64_t ImageBytes(uint32_t group) {
   if (group < FakeInPlace::kPieces) return FakeInPlace::kPiece;
-  return group == FakeInPlace::kTail ? FakeInPlace::kPiece + 4096 : 4096;
+  if (group == FakeInPlace::kTail) return FakeInPlace::kPiece + 4096;
+  return group == FakeInPlace::kCrumb ? 4096 : FakeInPlace::kPiece;
+}
+
+void AddBytes(pb::Group* group, uint64_t offset, uint64_t bytes) {
+  pb::Tensor* tensor = group->add_tensors();
+  tensor->set_name("w" + group->name() + std::to_string(offset));
+  tensor->set_dtype(pb::DTYPE_U8);
+  tensor->add_shape(static_cast<int64_t>(bytes));
+  tensor->set_offset_bytes(offset);
+  tensor->set_size_bytes(bytes);
 }
 
 pb::Model MoeMessage() {
@@ -24,17 +34,16 @@ pb::Model MoeMessage() {
   model.set_id(kModel);
   model.set_name("moe");
   model.set_fingerprint(std::string(16, 'e'));
-  for (uint32_t g = 0; g <= FakeInPlace::kCrumb; ++g) {
+  for (uint32_t g = 0; g < FakeInPlace::kGroups; ++g) {
     pb::Group* group = model.add_groups();
     group->set_name("p" + std::to_string(g));
     group->set_index(g);
     group->set_image_bytes(ImageBytes(g));
     model.set_image_bytes(model.image_bytes() + ImageBytes(g));
-    pb::Tensor* tensor = group->add_tensors();
-    tensor->set_name("w" + std::to_string(g));
-    tensor->set_dtype(pb::DTYPE_U8);
-    tensor->add_shape(static_cast<int64_t>(ImageBytes(g)));
-    tensor->set_size_bytes(ImageBytes(g));
+    const bool holed = g == FakeInPlace::kHoled;
+    const uint64_t gap = holed || g == FakeInPlace::kShort ? 64 : 0;
+    AddBytes(group, 0, holed ? 4096 : ImageBytes(g) - gap);
+    if (holed) AddBytes(group, 4096 + gap, ImageBytes(g) - 4096 - gap);
   }
   return model;
 }

@@ -20,8 +20,9 @@
 namespace hoist_test {
 
 // Its model "moe" has the pieces 0 to 99 of 2 MiB, each of one tensor whose
-// bytes are PieceByte. After them come "tail", of 4 KiB more, and "crumb", of
-// 4 KiB.
+// bytes are PieceByte. After them come "tail", of 4 KiB more, "crumb", of 4
+// KiB, and two of 2 MiB that are not full: "short" ends in a gap, "holed" has
+// one between its tensors.
 //
 // Threads: thread-safe.
 class FakeInPlace {
@@ -29,6 +30,7 @@ class FakeInPlace {
   static constexpr uint64_t kPiece = uint64_t{2} << 20;
   static constexpr uint32_t kPieces = 100;
   static constexpr uint32_t kTail = 100, kCrumb = 101;
+  static constexpr uint32_t kShort = 102, kHoled = 103, kGroups = 104;
   static constexpr uint32_t kInPlace = 1;  // The device that is read in place.
 
   FakeInPlace() : daemon_([this](auto&... args) { return Do(args...); }) {}

@@ -173,8 +173,25 @@ TEST_F(InPlace, PiecesInTheMiddleAreWholePages) {
   EXPECT_EQ(Data()[4095], FakeInPlace::PieceByte(FakeInPlace::kCrumb));
 }
 
+TEST_F(InPlace, PiecesInTheMiddleAreFull) {
+  const Told told = Create({0, FakeInPlace::kShort, 1});
+  EXPECT_EQ(told.code, HOIST_INVALID_ARGUMENT);
+  EXPECT_THAT(told.why, AllOf(HasSubstr("\"p102\" ends in a gap"),
+                              HasSubstr("2097088 bytes of its 2097152")));
+  for (const auto& groups : {std::vector{FakeInPlace::kHoled, 1u},
+                             std::vector{0u, FakeInPlace::kHoled}}) {
+    const Told holed = Create(groups);
+    EXPECT_EQ(holed.code, HOIST_INVALID_ARGUMENT);
+    EXPECT_THAT(holed.why, HasSubstr("gaps between its tensors"));
+  }
+  EXPECT_EQ(daemon_.stages(kPlace), 0u);
+  // The last may end in a gap, which is no part of the tensor.
+  Made({0, FakeInPlace::kShort});
+  EXPECT_EQ(Stats().bytes, 2 * kPiece - 64);
+}
+
 TEST_F(InPlace, ArgumentsAreLookedAt) {
-  EXPECT_EQ(Create({0, 102}).code, HOIST_OUT_OF_RANGE);
+  EXPECT_EQ(Create({0, FakeInPlace::kGroups}).code, HOIST_OUT_OF_RANGE);
   EXPECT_EQ(Create({}).code, HOIST_INVALID_ARGUMENT);
   const Told device = Create({0}, {.device = kPlace});
   EXPECT_EQ(device.code, HOIST_INVALID_ARGUMENT);

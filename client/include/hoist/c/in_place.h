@@ -23,8 +23,9 @@ extern "C" {
  *     hoist_in_place_end(in_place, &error);
  *
  * Pieces:   a piece's image is a multiple of 2 MiB, a device's unit of mapping,
- *           except for a tensor's last; it begins with the tensor's bytes. Cold
- *           pieces stay leased on the host (host.in_place in hoistd.toml).
+ *           and full of tensors, without gaps; a tensor's last piece may end
+ *           anywhere. Cold pieces stay leased on the host (host.in_place in
+ *           hoistd.toml).
  * Hot ones: the pieces that the last passes read most, per byte, up to the
  *           budget. A library thread reads which of the tensors' units were
  *           touched. hoistd copies the hottest to the device with the link's
@@ -81,7 +82,7 @@ HOIST_API int hoist_session_has_in_place(const hoist_session* session,
 /* Stages the tensors' groups on the host, each in memory of its own.
  * UNIMPLEMENTED: this hoistd or its GPUs cannot read in place; the message says
  * why: stage the groups instead. INVALID_ARGUMENT: a piece is no multiple of 2
- * MiB. RESOURCE_EXHAUSTED: host.in_place is too small. */
+ * MiB, or not full. RESOURCE_EXHAUSTED: host.in_place is too small. */
 HOIST_API int hoist_in_place_create(hoist_session* session,
                                     const hoist_model* model,
                                     const hoist_in_place_tensor* tensors,
