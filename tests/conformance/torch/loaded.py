@@ -10,23 +10,76 @@ import pytest
 import torch
 from compiling import CountingBackend, fresh_compiler, plenty_of_code
 from deaths import start_again
-from equal import assert_equal_outputs
+from equal import assert_equal_outputs, same_bytes
 from real_daemon import RealDaemon
 from torch import nn
 
 Run = Callable[[nn.Module], torch.Tensor]
 
 
-def check_outlives(daemon: RealDaemon, run: Callable[[], torch.Tensor],
+def assert_same_state(ours: nn.Module, theirs: nn.Module) -> None:
+    mine, expected = ours.state_dict(), theirs.state_dict()
+    assert list(mine) == list(expected)
+    for name, value in expected.items():
+        assert same_bytes(mine[name], value), name
+
+
+def check_budgets(loaded: nn.Module, run: Run, expected: torch.Tensor) -> None:
+    for budget in (0.6, 0.8, 1.0):
+        hoist.set_budget(loaded, budget)
+        for turn in range(2):
+            assert_equal_outputs(run(loaded), expected,
+                                 f"budget {budget}, pass {turn}")
+    hoist.check(loaded)
+
+
+def check_equals(theirs: nn.Module, loaded: nn.Module, run: Run,
+                 same_state: Callable[[nn.Module, nn.Module], None]
+                 = assert_same_state) -> None:
+    """In kind, outputs and state; detached, too."""
+    kinds = [type(one) for one in theirs.modules()]
+    device = next(theirs.parameters()).device
+    expected = run(theirs)
+    assert [type(one) for one in loaded.modules()] == kinds
+    check_budgets(loaded, run, expected)
+    same_state(loaded, theirs)
+    hoist.detach(loaded)
+    same_state(loaded, theirs)
+    assert [type(one) for one in loaded.parameters()] == [
+        type(one) for one in theirs.parameters()]
+    assert_equal_outputs(run(loaded.to(device)), expected, "detached")
+
+
+def check_shared(hoistd: RealDaemon, loaded: nn.Module,
+                 load: Callable[..., nn.Module], run: Run) -> None:
+    """Another worker's module is of the same model: nothing is read for it."""
+    def used() -> tuple[int, int]:
+        return (hoistd.tier("HOST")["used_bytes"],
+                hoistd.counters()["file_read_bytes"])
+
+    expected = run(loaded)
+    before = used()
+    with hoist.connect(hoistd.socket) as session:
+        other = load(session=session)
+        assert_equal_outputs(run(other), expected)
+        assert hoist.stats(other).model == hoist.stats(loaded).model
+        assert used() == before
+        hoist.check(other)
+        hoist.detach(other)
+
+
+def check_outlives(daemon: RealDaemon, loaded: nn.Module, run: Run,
                    expected: torch.Tensor) -> None:
-    """hoistd dies, and starts again."""
-    assert_equal_outputs(run(), expected)
+    """hoistd dies, and starts again; without one, it is detached."""
+    assert_equal_outputs(run(loaded), expected)
     daemon.kill()
     start_again(daemon)
     with contextlib.suppress(hoist.Unavailable):  # Of the pass that it hits.
-        run()
+        run(loaded)
     for turn in range(2):
-        assert_equal_outputs(run(), expected, f"pass {turn}")
+        assert_equal_outputs(run(loaded), expected, f"pass {turn}")
+    daemon.kill()
+    hoist.detach(loaded)  # From the files.
 
 
 def check_adapters(theirs: nn.Module, loaded: nn.Module, run: Run,

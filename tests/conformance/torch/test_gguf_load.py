@@ -3,7 +3,6 @@ to its from_single_file."""
 
 from __future__ import annotations
 
-import contextlib
 import pathlib
 from typing import Any
 
@@ -15,10 +14,10 @@ gguf = pytest.importorskip("gguf")
 
 import hoist  # noqa: E402
 import image_models  # noqa: E402
-from deaths import start_again  # noqa: E402
 from equal import assert_equal_outputs, same_bytes  # noqa: E402
 from gguf_files import KINDS, write  # noqa: E402
 from image_models import DTYPE, plain, random_state, run  # noqa: E402
+from loaded import check_equals, check_outlives, check_shared  # noqa: E402
 from torch import nn  # noqa: E402
 
 Path = pathlib.Path
@@ -70,23 +69,8 @@ def assert_same_state(ours: nn.Module, theirs: nn.Module) -> None:
 def test_it_equals_the_librarys_own(hoistd, device, model, groups):
     kind, path, inputs = model
     theirs = the_librarys(kind, path).to(device)
-    expected = run(theirs, inputs, device)
-    loaded = load(kind, path, groups=groups)
-    assert [type(one) for one in loaded.modules()] == [
-        type(one) for one in theirs.modules()]
-    for budget in (0.6, 0.8, 1.0):
-        hoist.set_budget(loaded, budget)
-        for turn in range(2):
-            assert_equal_outputs(run(loaded, inputs, device), expected,
-                                 f"budget {budget}, pass {turn}")
-    assert_same_state(loaded, theirs)
-    hoist.check(loaded)
-    hoist.detach(loaded)
-    assert_same_state(loaded, theirs)
-    assert [type(one) for one in loaded.parameters()] == [
-        type(one) for one in theirs.parameters()]
-    assert_equal_outputs(run(loaded.to(device), inputs, device), expected,
-                         "detached")
+    check_equals(theirs, load(kind, path, groups=groups),
+                 lambda one: run(one, inputs, device), assert_same_state)
 
 
 def test_without_a_type_it_computes_in_float32_as_the_library(
@@ -108,32 +92,18 @@ def test_it_outlives_hoistd(make_hoistd, device, model):
     expected = run(theirs, inputs, device)
     daemon = make_hoistd()
     loaded = load(kind, path)
-    assert_equal_outputs(run(loaded, inputs, device), expected)
-    daemon.kill()
-    start_again(daemon)
-    with contextlib.suppress(hoist.Unavailable):  # Of the pass that it hits.
-        run(loaded, inputs, device)
-    for turn in range(2):
-        assert_equal_outputs(run(loaded, inputs, device), expected,
-                             f"pass {turn}")
-    daemon.kill()
-    hoist.detach(loaded)  # From the file.
+    check_outlives(daemon, loaded, lambda one: run(one, inputs, device),
+                   expected)
     assert_same_state(loaded, theirs)
 
 
 def test_workers_share_the_blocks(hoistd, device, tmp_path):
     kind, path, inputs = qwen(tmp_path)
     loaded = load(kind, path, 1.0, dtype=None)
-    run(loaded, inputs, device, torch.float32)
-    used, read = (hoistd.tier("HOST")["used_bytes"],
-                  hoistd.counters()["file_read_bytes"])
-    with hoist.connect(hoistd.socket) as session:  # As another worker's.
-        other = load(kind, path, 1.0, dtype=None, session=session)
-        run(other, inputs, device, torch.float32)
-        assert hoist.stats(other).model == hoist.stats(loaded).model
-        assert hoistd.tier("HOST")["used_bytes"] == used
-        assert hoistd.counters()["file_read_bytes"] == read
-        hoist.detach(other)
+    check_shared(
+        hoistd, loaded,
+        lambda **options: load(kind, path, 1.0, dtype=None, **options),
+        lambda one: run(one, inputs, device, torch.float32))
 
 
 @pytest.mark.parametrize("wanted", ["model.diffusion_model.", "vae."])

@@ -18,11 +18,12 @@ import hoist  # noqa: E402
 from compiling import (CountingBackend, fresh_compiler,  # noqa: E402
                        plenty_of_code)
 from deaths import until  # noqa: E402
-from equal import assert_equal_outputs, same_bytes  # noqa: E402
+from equal import assert_equal_outputs  # noqa: E402
 from failing import LATE, fill, models_in, unfill  # noqa: E402
 from gguf_files import KINDS, write as write_image  # noqa: E402
 from gguf_language import FAMILIES, Family, write  # noqa: E402
-from loaded import check_outlives  # noqa: E402
+from loaded import (assert_same_state, check_equals,  # noqa: E402
+                    check_outlives, check_shared)
 from sampled import sampled  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -65,30 +66,12 @@ def run(model: nn.Module, device: torch.device) -> torch.Tensor:
         return model(torch.arange(10, device=device).reshape(2, 5))[0]
 
 
-def assert_same_state(ours: nn.Module, theirs: nn.Module) -> None:
-    mine, expected = ours.state_dict(), theirs.state_dict()
-    assert list(mine) == list(expected)
-    for name, value in expected.items():
-        assert mine[name].dtype == value.dtype, name
-        assert same_bytes(mine[name].cpu(), value.cpu()), name
-
-
 @all_families
 @pytest.mark.parametrize("groups", ["block", "leaf"])
 def test_it_equals_the_librarys_own(hoistd, device, folder, groups):
     theirs = the_librarys(folder).to(device)
-    expected = run(theirs, device)
-    loaded = load(folder, groups=groups)
-    for budget in (0.6, 0.8, 1.0):
-        hoist.set_budget(loaded, budget)
-        for turn in range(2):
-            assert_equal_outputs(run(loaded, device), expected,
-                                 f"budget {budget}, pass {turn}")
-    assert_same_state(loaded, theirs)
-    hoist.check(loaded)
-    hoist.detach(loaded)
-    assert_same_state(loaded, theirs)
-    assert_equal_outputs(run(loaded.to(device), device), expected, "detached")
+    check_equals(theirs, load(folder, groups=groups),
+                 lambda one: run(one, device))
 
 
 @pytest.mark.parametrize("kinds, dtype, folder, computed", [
@@ -115,17 +98,11 @@ def test_it_is_cast_as_plain_weights_are(hoistd, device, folder):
 def test_workers_share_what_the_first_one_unpacked(hoistd, device, folder,
                                                    monkeypatch):
     loaded = load(folder, 1.0)
-    expected = run(loaded, device)
-    used, read = (hoistd.tier("HOST")["used_bytes"],
-                  hoistd.counters()["file_read_bytes"])
+    run(loaded, device)
     types = unpacked_types(monkeypatch)
-    with hoist.connect(hoistd.socket) as session:  # As another worker's.
-        other = load(folder, 1.0, session=session)
-        assert_equal_outputs(run(other, device), expected)
-        assert hoist.stats(other).model == hoist.stats(loaded).model
-        assert hoistd.tier("HOST")["used_bytes"] == used
-        assert hoistd.counters()["file_read_bytes"] == read
-        hoist.detach(other)
+    check_shared(hoistd, loaded,
+                 lambda **options: load(folder, 1.0, **options),
+                 lambda one: run(one, device))
     assert all(rows == 1 for rows, _ in types)  # To ask for the type.
 
 
@@ -149,9 +126,7 @@ def test_it_outlives_hoistd(make_hoistd, device, folder):
     expected = run(theirs, device)
     daemon = make_hoistd()
     loaded = load(folder)
-    check_outlives(daemon, lambda: run(loaded, device), expected)
-    daemon.kill()
-    hoist.detach(loaded)  # From the file.
+    check_outlives(daemon, loaded, lambda one: run(one, device), expected)
     assert_same_state(loaded, theirs)
 
 

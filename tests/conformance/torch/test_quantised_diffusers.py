@@ -17,7 +17,8 @@ pytest.importorskip("accelerate")
 
 import hoist  # noqa: E402
 from equal import assert_equal_outputs, same_bytes  # noqa: E402
-from loaded import check_adapters, check_compiled, check_outlives  # noqa: E402
+from loaded import (check_adapters, check_budgets,  # noqa: E402
+                    check_compiled, check_outlives, check_shared)
 from safetensors import safe_open  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 from sampled import sampled  # noqa: E402
@@ -131,12 +132,7 @@ def test_it_equals_the_librarys_own(hoistd, device, folder, groups):
         assert_equal_outputs(list(inner_tensors(value)), state[name], name)
     loaded = load(folder, groups=groups)
     assert [type(one) for one in loaded.modules()] == kinds
-    for budget in (0.6, 0.8, 1.0):
-        hoist.set_budget(loaded, budget)
-        for turn in range(2):
-            assert_equal_outputs(run(loaded, device), expected,
-                                 f"budget {budget}, pass {turn}")
-    hoist.check(loaded)
+    check_budgets(loaded, lambda one: run(one, device), expected)
     hoist.detach(loaded)
     assert {name: type(one) for name, one in
             loaded.named_parameters()} == weights
@@ -145,16 +141,9 @@ def test_it_equals_the_librarys_own(hoistd, device, folder, groups):
 
 
 def test_another_worker_reads_nothing(hoistd, device, folder):
-    loaded = load(folder, 1.0)
-    expected = run(loaded, device)
-    before = (hoistd.tier("HOST")["used_bytes"],
-              hoistd.counters()["file_read_bytes"])
-    with hoist.connect(hoistd.socket) as session:
-        other = load(folder, 1.0, session=session)
-        assert_equal_outputs(run(other, device), expected)
-        assert (hoistd.tier("HOST")["used_bytes"],
-                hoistd.counters()["file_read_bytes"]) == before
-        hoist.detach(other)
+    check_shared(hoistd, load(folder, 1.0),
+                 lambda **options: load(folder, 1.0, **options),
+                 lambda one: run(one, device))
 
 
 @pytest.mark.real_time
@@ -162,7 +151,7 @@ def test_it_outlives_hoistd(make_hoistd, device, folder):
     daemon = make_hoistd()
     loaded = load(folder)
     expected = run(loaded, device)
-    check_outlives(daemon, lambda: run(loaded, device), expected)
+    check_outlives(daemon, loaded, lambda one: run(one, device), expected)
 
 
 def test_what_is_saved_is_what_was_loaded(hoistd, tmp_path, folder):

@@ -18,7 +18,8 @@ import hoist  # noqa: E402
 from deaths import until  # noqa: E402
 from equal import assert_equal_outputs, same_bytes  # noqa: E402
 from failing import LATE, fill, models_in, unfill  # noqa: E402
-from loaded import check_adapters, check_compiled, check_outlives  # noqa: E402
+from loaded import (check_adapters, check_budgets,  # noqa: E402
+                    check_compiled, check_outlives, check_shared)
 from packed import (DTYPE, WRITERS, config, tell, with_kernels,  # noqa: E402
                     write, write_base, write_compressed, write_fp8_blocks,
                     write_mxfp4)
@@ -113,12 +114,7 @@ def test_it_equals_the_librarys_own(hoistd, device, tmp_path, folder, groups):
     expected = run(theirs, device)
     loaded = load(folder, groups=groups)
     assert [type(one) for one in loaded.modules()] == kinds
-    for budget in (0.6, 0.8, 1.0):
-        hoist.set_budget(loaded, budget)
-        for turn in range(2):
-            assert_equal_outputs(run(loaded, device), expected,
-                                 f"budget {budget}, pass {turn}")
-    hoist.check(loaded)
+    check_budgets(loaded, lambda one: run(one, device), expected)
     hoist.detach(loaded)
     assert {name: type(one) for name, one in
             loaded.named_parameters()} == weights
@@ -190,16 +186,9 @@ def test_the_bytes_are_the_files_and_kept_once(hoistd, device, folder):
     # The library reshapes the scales of the former.
     if not any(one in folder.name for one in ("compressed", "unpacked")):
         assert names == saved.keys()
-    used, read = (hoistd.tier("HOST")["used_bytes"],
-                  hoistd.counters()["file_read_bytes"])
-    with hoist.connect(hoistd.socket) as session:  # As another worker's.
-        other = load(folder, 1.0, session=session)
-        run(other, device)
-        assert hoist.stats(other).model == stats.model
-        assert hoistd.tier("HOST")["used_bytes"] == used
-        assert hoistd.counters()["file_read_bytes"] == read
-        hoist.check(other)
-        hoist.detach(other)
+    check_shared(hoistd, loaded,
+                 lambda **options: load(folder, 1.0, **options),
+                 lambda one: run(one, device))
 
 
 def hoist_model(hoistd: Any, name: str) -> list[Any]:
@@ -268,9 +257,7 @@ def test_it_outlives_hoistd(make_hoistd, device, folder):
     expected = run(the_librarys(folder, device), device)
     daemon = make_hoistd()
     loaded = load(folder)
-    check_outlives(daemon, lambda: run(loaded, device), expected)
-    daemon.kill()
-    hoist.detach(loaded)  # From the files.
+    check_outlives(daemon, loaded, lambda one: run(one, device), expected)
     assert_equal_outputs(run(moved(loaded, device), device), expected,
                          "detached")
 

@@ -3,7 +3,6 @@ have them: diffusers' own layers, equal to its from_single_file."""
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import json
 import pathlib
@@ -18,9 +17,10 @@ pytest.importorskip("diffusers.quantizers.bfl")
 
 import hoist  # noqa: E402
 import image_models  # noqa: E402
-from deaths import start_again  # noqa: E402
-from equal import assert_equal_outputs, same_bytes  # noqa: E402
+from equal import assert_equal_outputs  # noqa: E402
 from image_models import DTYPE, FP8, run, scaled  # noqa: E402
+from loaded import (assert_same_state, check_equals,  # noqa: E402
+                    check_outlives, check_shared)
 from torch import nn  # noqa: E402
 
 Path = pathlib.Path
@@ -113,32 +113,12 @@ def load(kind: Any, path: Path, budget: Any = 0.6, **options: Any) -> Any:
                       **options).eval()
 
 
-def assert_same_state(ours: nn.Module, theirs: nn.Module) -> None:
-    mine, expected = ours.state_dict(), theirs.state_dict()
-    assert list(mine) == list(expected)
-    for name, value in expected.items():
-        assert same_bytes(mine[name].detach().cpu(), value.cpu()), name
-
-
 @pytest.mark.parametrize("groups", ["block", "leaf"])
 def test_it_equals_the_librarys_own(hoistd, device, model, groups):
     kind, path, inputs = model
     theirs = the_librarys(kind, path, device)
-    expected = run(theirs, inputs, device)
-    loaded = load(kind, path, groups=groups)
-    assert [type(one) for one in loaded.modules()] == [
-        type(one) for one in theirs.modules()]
-    for budget in (0.6, 0.8, 1.0):
-        hoist.set_budget(loaded, budget)
-        for turn in range(2):
-            assert_equal_outputs(run(loaded, inputs, device), expected,
-                                 f"budget {budget}, pass {turn}")
-    assert_same_state(loaded, theirs)
-    hoist.check(loaded)
-    hoist.detach(loaded)
-    assert_same_state(loaded, theirs)
-    assert_equal_outputs(run(loaded.to(device), inputs, device), expected,
-                         "detached")
+    check_equals(theirs, load(kind, path, groups=groups),
+                 lambda one: run(one, inputs, device))
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -170,32 +150,17 @@ def test_it_outlives_hoistd(make_hoistd, device, model):
     expected = run(theirs, inputs, device)
     daemon = make_hoistd()
     loaded = load(kind, path)
-    assert_equal_outputs(run(loaded, inputs, device), expected)
-    daemon.kill()
-    start_again(daemon)
-    with contextlib.suppress(hoist.Unavailable):  # Of the pass that it hits.
-        run(loaded, inputs, device)
-    for turn in range(2):
-        assert_equal_outputs(run(loaded, inputs, device), expected,
-                             f"pass {turn}")
-    daemon.kill()
-    hoist.detach(loaded)  # From the file.
+    check_outlives(daemon, loaded, lambda one: run(one, inputs, device),
+                   expected)
     assert_same_state(loaded, theirs)
 
 
 def test_workers_share_the_weights(hoistd, device, model):
     kind, path, inputs = model
     loaded = load(kind, path, 1.0)
-    run(loaded, inputs, device)
-    used, read = (hoistd.tier("HOST")["used_bytes"],
-                  hoistd.counters()["file_read_bytes"])
-    with hoist.connect(hoistd.socket) as session:  # As another worker's.
-        other = load(kind, path, 1.0, session=session)
-        run(other, inputs, device)
-        assert hoist.stats(other).model == hoist.stats(loaded).model
-        assert hoistd.tier("HOST")["used_bytes"] == used
-        assert hoistd.counters()["file_read_bytes"] == read
-        hoist.detach(other)
+    check_shared(hoistd, loaded,
+                 lambda **options: load(kind, path, 1.0, **options),
+                 lambda one: run(one, inputs, device))
 
 
 def test_what_diffusers_does_not_save_is_refused_as_by_it(hoistd, model,

@@ -19,7 +19,8 @@ import hoist  # noqa: E402
 from deaths import until  # noqa: E402
 from equal import assert_equal_outputs, same_bytes  # noqa: E402
 from failing import LATE, models_in  # noqa: E402
-from loaded import check_adapters, check_compiled, check_outlives  # noqa: E402
+from loaded import (assert_same_state, check_adapters,  # noqa: E402
+                    check_compiled, check_equals, check_outlives, check_shared)
 from torch import nn  # noqa: E402
 
 Path = pathlib.Path
@@ -112,31 +113,13 @@ def run(model: nn.Module, device: torch.device) -> torch.Tensor:
         return model(torch.arange(10, device=device).reshape(2, 5))[0]
 
 
-def assert_same_state(ours: nn.Module, theirs: nn.Module) -> None:
-    mine, expected = ours.state_dict(), theirs.state_dict()
-    assert list(mine) == list(expected)
-    for name, value in expected.items():
-        assert mine[name].dtype == value.dtype, name
-        assert same_bytes(mine[name].detach().cpu(), value.cpu()), name
-
-
 @all_kinds
 @pytest.mark.parametrize("groups", ["block", "leaf"])
 def test_it_equals_the_librarys_own(hoistd, device, folder, groups):
     """Of the weights times their scales."""
     theirs = the_librarys(folder, device)
-    expected = run(theirs, device)
-    loaded = load(folder, groups=groups)
-    for budget in (0.6, 0.8, 1.0):
-        hoist.set_budget(loaded, budget)
-        for turn in range(2):
-            assert_equal_outputs(run(loaded, device), expected,
-                                 f"budget {budget}, pass {turn}")
-    assert_same_state(loaded, theirs)
-    hoist.check(loaded)
-    hoist.detach(loaded)
-    assert_same_state(loaded, theirs)
-    assert_equal_outputs(run(loaded.to(device), device), expected, "detached")
+    check_equals(theirs, load(folder, groups=groups),
+                 lambda one: run(one, device))
 
 
 def test_a_scale_may_be_of_a_row(hoistd, device, tmp_path):
@@ -161,17 +144,9 @@ def test_it_is_cast_as_plain_weights_are(hoistd, device, folder):
 
 
 def test_workers_share_what_the_first_one_computed(hoistd, device, folder):
-    loaded = load(folder, 1.0)
-    expected = run(loaded, device)
-    used, read = (hoistd.tier("HOST")["used_bytes"],
-                  hoistd.counters()["file_read_bytes"])
-    with hoist.connect(hoistd.socket) as session:  # As another worker's.
-        other = load(folder, 1.0, session=session)
-        assert_equal_outputs(run(other, device), expected)
-        assert hoist.stats(other).model == hoist.stats(loaded).model
-        assert hoistd.tier("HOST")["used_bytes"] == used
-        assert hoistd.counters()["file_read_bytes"] == read
-        hoist.detach(other)
+    check_shared(hoistd, load(folder, 1.0),
+                 lambda **options: load(folder, 1.0, **options),
+                 lambda one: run(one, device))
 
 
 @all_kinds
@@ -188,9 +163,7 @@ def test_it_outlives_hoistd(make_hoistd, device, folder):
     expected = run(theirs, device)
     daemon = make_hoistd()
     loaded = load(folder)
-    check_outlives(daemon, lambda: run(loaded, device), expected)
-    daemon.kill()
-    hoist.detach(loaded)  # From the file.
+    check_outlives(daemon, loaded, lambda one: run(one, device), expected)
     assert_same_state(loaded, theirs)
 
 
