@@ -122,6 +122,29 @@ sink = "stderr"
     def status(self):
         return json.loads(self.ctl("status", "--json"))
 
+    def pid(self):
+        """Of a hoistd that serves; None where none does."""
+        with contextlib.suppress(subprocess.CalledProcessError):
+            return int(self.status()["pid"])
+        return None
+
+    def kill_served(self, with_signal=signal.SIGKILL):
+        """Once it serves; its pid."""
+        pid = until(self.pid)
+        os.kill(pid, with_signal)
+        return pid
+
+    def until_another(self, pid):
+        """Serves, which hoist-keeper has started after that one; its pid."""
+        def another():
+            new = self.pid()
+            return new if new != pid else None
+        return until(another, seconds=120)
+
+    def kill_kept(self, with_signal=signal.SIGKILL):
+        """Returns the pid of the next one, which serves."""
+        return self.until_another(self.kill_served(with_signal))
+
     def until_served(self):
         """Its status, once it has one: its sockets are there before that."""
         def served():

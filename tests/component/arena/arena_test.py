@@ -331,23 +331,16 @@ class SeveralWorkers(ArenaTest):
 
 
 class HoistdDies(ArenaTest):
-    def pid(self):
-        try:
-            return int(self.daemon.status()["pid"])
-        except subprocess.CalledProcessError:
-            return None
-
     def test_the_next_hoistd_goes_on_with_it(self):
         session = self.start(keeper=KEEPER)
         arena = Arena(session, 8 * MIB)
         block = arena.take(2 * MIB)
         write(block, 5)
-        old = self.pid()
-        os.kill(old, signal.SIGKILL)
+        old = self.daemon.kill_served()
         # Nothing of the worker's waits for the next one.
         other = arena.take(MIB)
         write(other, 6)
-        until(lambda: self.pid() not in (None, old))
+        self.daemon.until_another(old)
         until(lambda: self.in_place()["arena_bytes"] == 8 * MIB)
         self.assertEqual(read(block), bytes([5]) * (2 * MIB))
         self.assertEqual(read(other), bytes([6]) * MIB)

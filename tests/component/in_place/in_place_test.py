@@ -7,7 +7,6 @@ PYTHONPATH and NumPy.
 import os
 import pathlib
 import resource
-import signal
 import subprocess
 import sys
 import time
@@ -160,16 +159,6 @@ class InPlace(unittest.TestCase):
         return tuple(self.daemon.tier("DEVICE", device)["leased_bytes"] // PIECE
                      for device in (0, 1))
 
-    def kill_hoistd(self):
-        def pid():
-            try:
-                return int(self.daemon.status()["pid"])
-            except subprocess.CalledProcessError:
-                return None
-        old = until(pid)
-        os.kill(old, signal.SIGKILL)
-        return lambda: until(lambda: pid() not in (None, old))
-
     def test_bytes_are_equal_while_pieces_move(self):
         self.start()
         worker = self.worker()
@@ -262,10 +251,10 @@ class InPlace(unittest.TestCase):
         worker.move(5)
         other = self.other("moves")
         for _ in range(4):
-            revived = self.kill_hoistd()
+            dead = self.daemon.kill_served()
             worker.passes(50)  # Whether anybody lives or not.
             worker.check()
-            revived()
+            self.daemon.until_another(dead)
             worker.move(10)  # The next one brings pieces as the last did.
             worker.check()
         self.assertEqual(self.daemon.counters()["file_read_bytes"], 0)
@@ -277,9 +266,9 @@ class InPlace(unittest.TestCase):
         self.start(keeper=KEEPER)
         worker = self.worker()
         worker.make_hot(range(HOT))
-        revived = self.kill_hoistd()
+        dead = self.daemon.kill_served()
         worker.check()
-        revived()
+        self.daemon.until_another(dead)
         self.assertEqual(until(self.leased), (HOT, PIECES))
         other = self.other("hot")  # Nothing is copied for it.
         self.assertEqual(self.daemon.counters()["host_to_device_bytes"], 0)
@@ -296,8 +285,7 @@ class InPlace(unittest.TestCase):
         config = self.daemon.path / "hoistd.toml"
         config.write_text(config.read_text().replace(
             "in_place = 0", f"in_place = {PIECES * PIECE}"))
-        revived = self.kill_hoistd()
-        revived()
+        self.daemon.kill_kept()
         # All goes on, and who comes has the new memory.
         with session.stage(model["experts.4"]) as other:
             self.assertTrue(np.array_equal(other["experts.4.w"].numpy(),

@@ -1,33 +1,18 @@
 """Workers go on when hoistd dies: their pointers, their plans, their calls.
-
-going_on_test.py HOIST-KEEPER HOISTD [unittest options]; needs HOIST_LIBRARY,
-PYTHONPATH and NumPy. HOIST_TEST_BACKEND=cuda: on a GPU, with PyTorch.
 """
 
 import json
 import os
-import pathlib
 import signal
 import subprocess
 import sys
 import threading
 import unittest
 
-HERE = pathlib.Path(__file__).parent
-sys.path.insert(0, str(HERE / "../../support"))
+import hoist
+from kept import KEEPER, Kept, bytes_of, needs_numpy, np
+from real_daemon import MIB, halt, until
 
-import hoist  # noqa: E402
-from real_daemon import (MIB, RealDaemon, halt, until,  # noqa: E402
-                         write_safetensors)
-
-try:
-    import numpy as np
-except ImportError:
-    np = None
-
-KEEPER = sys.argv.pop(1)
-HOISTD = sys.argv.pop(1)
-BACKEND = os.environ.get("HOIST_TEST_BACKEND", "emulated")
 GROUPS = 12
 
 # A worker that has a lease and a plan with all its residents, and waits to be
@@ -46,48 +31,13 @@ with hoist.connect(sys.argv[1]) as session:
 """
 
 
-def bytes_of(group):
-    return np.random.default_rng(group).integers(
-        0, 256, MIB + 4096 * group, dtype=np.uint8)
-
-
-def array_of(tensor):
-    return tensor.torch().cpu().numpy() if BACKEND == "cuda" else tensor.numpy()
-
-
-@unittest.skipIf(np is None, "needs NumPy")
-class GoingOn(unittest.TestCase):
+@needs_numpy
+class GoingOn(Kept):
     def setUp(self):
-        self.daemon = RealDaemon(HOISTD, pool=32 * MIB, host=64 * MIB,
-                                 keeper=KEEPER, backend=BACKEND)
-        self.addCleanup(self.stop)
-        self.path = self.daemon.path / "model.safetensors"
-        write_safetensors(self.path, {
-            f"layers.{group}.w": ("U8", [len(bytes_of(group))],
-                                  bytes_of(group).tobytes())
-            for group in range(GROUPS)})
-        self.session = hoist.connect(self.daemon.socket, connect_deadline=60)
+        self.begin(pool=32 * MIB, host=64 * MIB, keeper=KEEPER)
+        self.path = self.write_model(GROUPS)
+        self.session = self.connect()
         self.addCleanup(self.session.close)
-
-    def stop(self):
-        if os.environ.get("HOIST_KEEPER_TEST_LOG"):
-            print(self.daemon.log_text())
-        self.daemon.stop()
-
-    def pid(self):
-        """Of a hoistd that serves."""
-        try:
-            return int(self.daemon.status()["pid"])
-        except subprocess.CalledProcessError:
-            return None
-
-    def kill(self, with_signal=signal.SIGKILL):
-        old = until(self.pid)
-        os.kill(old, with_signal)
-        return old
-
-    def check(self, group, tensor):
-        np.testing.assert_array_equal(array_of(tensor), bytes_of(group))
 
     def stream(self, plan, model, first, groups):
         for number in range(first, first + groups):
@@ -104,14 +54,15 @@ class GoingOn(unittest.TestCase):
         at = self.stream(plan, model, 0, 5)
         for kill in range(6):
             # In the middle of a pass; and once by an upgrade's restart.
-            old = self.kill(signal.SIGTERM if kill == 3 else signal.SIGKILL)
+            old = self.daemon.kill_served(
+                signal.SIGTERM if kill == 3 else signal.SIGKILL)
             self.check(0, held)
             lease.check()
             at = self.stream(plan, model, at, 17)
             with self.session.stage(model["layers.3"]) as other:
                 self.check(3, other["layers.3.w"])
             # One that is told to stop may have served all of it.
-            until(lambda: self.pid() not in (old, None))
+            self.daemon.until_another(old)
         # By the last hoistd: nothing was read again.
         counters = self.daemon.counters()
         self.assertEqual(counters["file_read_bytes"], 0)
@@ -128,8 +79,8 @@ class GoingOn(unittest.TestCase):
         model = self.session.register(self.path, "files")
         for group in model:
             self.session.stage(group).release()
-        self.kill()
-        with hoist.connect(self.daemon.socket, connect_deadline=60) as other:
+        self.daemon.kill_served()
+        with self.connect() as other:
             same = other.register(self.path, "files")
             for group in range(GROUPS):
                 with other.stage(same[f"layers.{group}"]) as lease:
@@ -142,12 +93,12 @@ class GoingOn(unittest.TestCase):
         model = self.session.publish("mine", "g0", {"w": bytes_of(1)})
         model = self.session.publish("mine", "g1", {"w": bytes_of(2)})
         with self.session.stage(model["g1"]) as lease:
-            self.kill()
+            self.daemon.kill_served()
             self.check(2, lease["w"])
             with self.session.stage(model["g0"]) as other:
                 self.check(1, other["w"])
             model = self.session.publish("mine", "g2", {"w": bytes_of(3)})
-            self.kill()
+            self.daemon.kill_served()
             with self.session.stage(model["g2"]) as other:
                 self.check(3, other["w"])
             self.check(2, lease["w"])
@@ -161,7 +112,7 @@ class GoingOn(unittest.TestCase):
                 self.check(group, lease[f"layers.{group}.w"])
             found.append(group)
 
-        old = until(self.pid)
+        old = until(self.daemon.pid)
         # It takes no request any more, and then dies.
         halt(old)
         callers = [threading.Thread(target=call, args=(group,))
@@ -198,8 +149,7 @@ class GoingOn(unittest.TestCase):
             for _ in range(12):
                 before = len(read)
                 until(lambda before=before: len(read) > before + 4)
-                old = self.kill()
-                until(lambda old=old: self.pid() not in (old, None))
+                self.daemon.kill_kept()
         finally:
             stop.set()
             for one in workers:
@@ -220,12 +170,12 @@ class GoingOn(unittest.TestCase):
     def test_who_dies_while_no_hoistd_is_there_leaves_nothing(self):
         worker = self.holder()
         self.assertGreater(self.daemon.tier("DEVICE")["leased_bytes"], 0)
-        old = until(self.pid)
+        old = until(self.daemon.pid)
         halt(old)
         os.kill(old, signal.SIGKILL)
         worker.kill()
         worker.wait()
-        until(self.pid)
+        until(self.daemon.pid)
         until(lambda: self.daemon.tier("DEVICE")["leased_bytes"] == 0)
         model = self.session.register(self.path, "files")
         plan = self.session.set_plan(model, budget=24 * MIB, order=list(model))
@@ -235,8 +185,8 @@ class GoingOn(unittest.TestCase):
         worker = self.holder()
         halt(worker.pid)
         before = self.daemon.tier("DEVICE")["leased_bytes"]
-        self.kill()
-        until(self.pid)
+        self.daemon.kill_served()
+        until(self.daemon.pid)
         self.assertEqual(self.daemon.tier("DEVICE")["leased_bytes"], before)
         os.kill(worker.pid, signal.SIGCONT)
         worker.stdin.close()  # It ends in order.
@@ -254,8 +204,7 @@ class GoingOn(unittest.TestCase):
         on_device, on_host = self.pinned("DEVICE"), self.pinned("HOST")
         self.assertGreater(min(on_device, on_host), MIB)
         for with_signal in (signal.SIGKILL, signal.SIGTERM):
-            old = self.kill(with_signal)
-            until(lambda: self.pid() not in (old, None))
+            self.daemon.kill_kept(with_signal)
             self.assertEqual(self.pinned("DEVICE"), on_device)
             # It is there once the pool is.
             until(lambda: self.pinned("HOST") == on_host)
@@ -265,7 +214,7 @@ class GoingOn(unittest.TestCase):
         self.assertEqual(counters["host_to_device_bytes"], 0)
         ctl("unpin", "files", "--tier", "device")
         ctl("unpin", "files", "--tier", "host")
-        self.kill()
+        self.daemon.kill_served()
         with self.session.stage(model["layers.3"]):
             self.assertEqual(self.pinned("DEVICE"), 0)
             self.assertEqual(self.pinned("HOST"), 0)
@@ -289,28 +238,26 @@ class GoingOn(unittest.TestCase):
         share, cap = self.plan_share(), self.loads_cap()
         self.assertEqual(share["weight"], 3)
         self.assertGreater(cap, 0)
-        self.kill()
+        self.daemon.kill_served()
         at = self.stream(plan, model, 0, GROUPS)
         self.assertEqual(self.plan_share(), share)
         self.assertEqual(self.loads_cap(), cap)
         # What is changed of it then is told to the next one, too.
         self.daemon.ctl("share", number, "--weight", "4")
-        self.kill()
+        self.daemon.kill_served()
         self.stream(plan, model, at, GROUPS)
         self.assertEqual(self.plan_share(), share | {"weight": 4})
         # The operator's last word counts.
         config = self.daemon.path / "hoistd.toml"
         config.write_text(config.read_text().replace(
             "[host]", "load_rate = \"7MiB/s\"\n[host]"))
-        os.kill(until(self.pid), signal.SIGHUP)
+        self.daemon.kill_served(signal.SIGHUP)
         until(lambda: self.loads_cap() == 7 * MIB)
-        old = self.kill()
-        until(lambda: self.pid() not in (old, None))
+        self.daemon.kill_kept()
         self.assertEqual(self.loads_cap(), 7 * MIB)
         self.daemon.ctl("share", "--loads", "0", "--max-rate", "5GB")
         config.write_text(config.read_text().replace("7MiB/s", "8MiB/s"))
-        old = self.kill()
-        until(lambda: self.pid() not in (old, None))
+        self.daemon.kill_kept()
         self.assertEqual(self.loads_cap(), 8 * MIB)
 
     def test_where_the_keeper_dies_too_it_is_a_typed_error(self):
@@ -319,7 +266,7 @@ class GoingOn(unittest.TestCase):
         held = lease["layers.0.w"]
         self.daemon.process.kill()
         self.daemon.process.wait()
-        os.kill(until(self.pid), signal.SIGKILL)
+        self.daemon.kill_served()
         with self.assertRaises(hoist.Unavailable):
             while True:
                 lease.check()

@@ -1,8 +1,5 @@
 """What hoistd and hoist-keeper have from their parents ends neither of them:
 signals, closed descriptors, a log that nobody reads.
-
-inherited_test.py HOIST-KEEPER HOISTD [unittest options]; needs HOIST_LIBRARY,
-PYTHONPATH.
 """
 
 import os
@@ -12,14 +9,9 @@ import subprocess
 import sys
 import unittest
 
-HERE = pathlib.Path(__file__).parent
-sys.path.insert(0, str(HERE / "../../support"))
+from kept import HOISTD, KEEPER, Kept
+from real_daemon import MIB, until
 
-import hoist  # noqa: E402
-from real_daemon import MIB, RealDaemon, until  # noqa: E402
-
-KEEPER = sys.argv.pop(1)
-HOISTD = sys.argv.pop(1)
 # They say that the program is at fault, or are meant to end it.
 FAULTS = {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL,
           signal.SIGSEGV, signal.SIGSYS, signal.SIGTRAP, signal.SIGKILL}
@@ -28,10 +20,9 @@ HALTS = {signal.SIGSTOP, signal.SIGTSTP}  # Until SIGCONT.
 OTHERS = sorted(set(signal.valid_signals()) - FAULTS - HALTS - set(STOPS))
 
 
-class Inherited(unittest.TestCase):
+class Inherited(Kept):
     def begin(self, keeper=None, limits=None):
-        self.daemon = RealDaemon(HOISTD, keeper=keeper, limits=limits)
-        self.addCleanup(self.daemon.stop)
+        super().begin(keeper=keeper, limits=limits)
         self.daemon.until_served()
 
     def begin_with_log(self, log, keeper):
@@ -45,35 +36,20 @@ class Inherited(unittest.TestCase):
             stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self.daemon.until_served()
 
-    def pid(self):
-        """Of a hoistd that serves."""
-        try:
-            return int(self.daemon.status()["pid"])
-        except subprocess.CalledProcessError:
-            return None
-
-    def connect(self):
-        return hoist.connect(self.daemon.socket, connect_deadline=60)
-
     def publish(self):
         with self.connect() as session:
             session.publish("m", "g", {"w": bytearray([7] * MIB)})
 
-    def check(self):
+    def check_published(self):
         with self.connect() as session:
             with session.stage(session.model("m")["g"], deadline=30) as lease:
                 self.assertEqual(set(bytes(lease["w"].numpy())), {7})
-
-    def kill_hoistd(self):
-        old = until(self.pid)
-        os.kill(old, signal.SIGKILL)
-        until(lambda: self.pid() not in (old, None))
 
     def take_all(self, pid):
         for number in OTHERS:
             os.kill(pid, number)
         # One that ends it does so before it serves anybody again.
-        self.assertIsNotNone(until(self.pid))
+        self.assertIsNotNone(until(self.daemon.pid))
         self.assertIsNone(self.daemon.process.poll())
 
     def test_no_signal_but_those_that_ask_for_it_ends_hoistd(self):
@@ -81,17 +57,17 @@ class Inherited(unittest.TestCase):
         pid = self.daemon.process.pid
         self.publish()
         self.take_all(pid)
-        self.assertEqual(self.pid(), pid)
-        self.check()
+        self.assertEqual(self.daemon.pid(), pid)
+        self.check_published()
 
     def test_nor_its_keeper(self):
         self.begin(KEEPER)
         self.publish()
-        served = self.pid()
+        served = self.daemon.pid()
         self.take_all(self.daemon.process.pid)
-        self.assertEqual(self.pid(), served)
-        self.kill_hoistd()
-        self.check()
+        self.assertEqual(self.daemon.pid(), served)
+        self.daemon.kill_kept()
+        self.check_published()
 
     def test_each_signal_that_asks_to_stop_stops_in_order(self):
         self.begin()
@@ -106,7 +82,7 @@ class Inherited(unittest.TestCase):
     def test_each_stops_the_keeper_and_its_hoistd(self):
         for number in STOPS:
             self.begin(KEEPER)
-            served = self.pid()
+            served = self.daemon.pid()
             self.daemon.process.send_signal(number)
             self.assertEqual(self.daemon.process.wait(timeout=60), 0, number)
             self.assertFalse(pathlib.Path(f"/proc/{served}").exists())
@@ -118,8 +94,8 @@ class Inherited(unittest.TestCase):
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         self.begin(KEEPER, limits=parent)
         self.publish()
-        self.kill_hoistd()
-        self.check()
+        self.daemon.kill_kept()
+        self.check_published()
         self.daemon.process.terminate()
         self.assertEqual(self.daemon.process.wait(timeout=60), 0)
 
@@ -139,15 +115,15 @@ class Inherited(unittest.TestCase):
                     for number in which:
                         os.close(number)
                 self.begin(keeper, limits=parent)
-                for pid in {self.daemon.process.pid, until(self.pid)}:
+                for pid in {self.daemon.process.pid, until(self.daemon.pid)}:
                     for number in which:
                         self.assertEqual(
                             os.readlink(f"/proc/{pid}/fd/{number}"),
                             "/dev/null")
                 self.publish()
                 if keeper:
-                    self.kill_hoistd()
-                self.check()
+                    self.daemon.kill_kept()
+                self.check_published()
 
     def test_hoistd_with_descriptors_closed(self):
         self.closed(None)
@@ -162,16 +138,16 @@ class Inherited(unittest.TestCase):
         self.publish()
         os.close(read)
         for _ in range(3):
-            self.kill_hoistd()
-            self.check()
+            self.daemon.kill_kept()
+            self.check_published()
         self.assertIsNone(self.daemon.process.poll())
 
     def test_a_keeper_whose_log_has_no_room(self):
         with open("/dev/full", "wb") as full:
             self.begin_with_log(full, KEEPER)
         self.publish()
-        self.kill_hoistd()
-        self.check()
+        self.daemon.kill_kept()
+        self.check_published()
 
 
 if __name__ == "__main__":

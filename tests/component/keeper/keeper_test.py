@@ -1,7 +1,4 @@
 """What hoistd leaves behind when it dies, and who holds it: hoist-keeper.
-
-keeper_test.py HOIST-KEEPER HOISTD [unittest options]; needs HOIST_LIBRARY,
-PYTHONPATH and NumPy. HOIST_TEST_BACKEND=cuda: on a GPU, with PyTorch.
 """
 
 import mmap
@@ -10,25 +7,13 @@ import pathlib
 import resource
 import signal
 import subprocess
-import sys
 import tempfile
 import unittest
 
-HERE = pathlib.Path(__file__).parent
-sys.path.insert(0, str(HERE / "../../support"))
+import hoist
+from kept import HOISTD, KEEPER, Kept, array_of, bytes_of, needs_numpy
+from real_daemon import MIB, RealDaemon, halt, until, write_safetensors
 
-import hoist  # noqa: E402
-from real_daemon import (MIB, RealDaemon, halt, until,  # noqa: E402
-                         write_safetensors)
-
-try:
-    import numpy as np
-except ImportError:
-    np = None
-
-KEEPER = sys.argv.pop(1)
-HOISTD = sys.argv.pop(1)
-BACKEND = os.environ.get("HOIST_TEST_BACKEND", "emulated")
 GROUPS = 10
 
 
@@ -42,34 +27,12 @@ def flip(path, image):
         memory[at + 1000] ^= 4
 
 
-def array_of(tensor):
-    return tensor.torch().cpu().numpy() if BACKEND == "cuda" else tensor.numpy()
-
-
-def bytes_of(group):
-    return np.random.default_rng(group).integers(
-        0, 256, MIB + group, dtype=np.uint8)
-
-
-class Published(unittest.TestCase):
+class Published(Kept):
     """Has a hoistd, to which it publishes a model."""
 
     def set_up(self, **options):
-        self.daemon = RealDaemon(HOISTD, host=64 * MIB, backend=BACKEND,
-                                 **options)
-        self.addCleanup(self.stop)
+        self.begin(host=64 * MIB, **options)
         self.connect().close()
-
-    def stop(self):
-        if os.environ.get("HOIST_KEEPER_TEST_LOG"):
-            print(self.daemon.log_text())
-        self.daemon.stop()
-
-    def connect(self):
-        return hoist.connect(self.daemon.socket, connect_deadline=30)
-
-    def pid(self):
-        return int(self.daemon.status()["pid"])
 
     def publish(self):
         with self.connect() as session:
@@ -85,25 +48,13 @@ class Published(unittest.TestCase):
                              [f"g{group}" for group in range(GROUPS)])
             for group in range(GROUPS):
                 with session.stage(model[f"g{group}"]) as lease:
-                    np.testing.assert_array_equal(array_of(lease["w"]),
-                                                  bytes_of(group))
+                    self.check(group, lease["w"])
 
 
-@unittest.skipIf(np is None, "needs NumPy")
+@needs_numpy
 class Keeper(Published):
     def setUp(self):
         self.set_up(keeper=KEEPER)
-
-    def kill_hoistd(self):
-        pid = self.pid()
-        os.kill(pid, signal.SIGKILL)
-        return until(lambda: self.served_by_another(pid))
-
-    def served_by_another(self, pid):
-        try:
-            return self.pid() != pid and self.pid()
-        except subprocess.CalledProcessError:
-            return None
 
     def cpu_seconds(self):
         """That hoist-keeper has taken so far."""
@@ -120,37 +71,37 @@ class Keeper(Published):
     def test_it_takes_no_time_where_nothing_happens(self):
         before = self.cpu_seconds(), self.children_seconds()
         for _ in range(40):  # hoistd is busy, and its keeper is not.
-            self.pid()
+            self.daemon.pid()
         self.assertLess(self.cpu_seconds() - before[0],
                         (self.children_seconds() - before[1]) / 10)
 
     def test_what_was_published_is_there_after_each_kill(self):
         self.publish()
         for _ in range(8):
-            self.kill_hoistd()
+            self.daemon.kill_kept()
             self.check_all()
         counters = self.daemon.counters()
         self.assertEqual(counters.get("spill_read_bytes", 0), 0)
         # What is forgotten does not come back.
         self.daemon.forget_models()
-        self.kill_hoistd()
+        self.daemon.kill_kept()
         with self.connect() as session:
             with self.assertRaises(hoist.NotFound):
                 session.model("model")
         self.publish()
-        self.kill_hoistd()
+        self.daemon.kill_kept()
         self.check_all()
 
     def kill_hoistd_and_change(self, image):
         """A bit of what begins with these bytes, in the host pool."""
-        pid = self.pid()
+        pid = self.daemon.pid()
         halt(pid)
         pool = next(
             fd for fd in pathlib.Path(f"/proc/{pid}/fd").iterdir()
             if "hoist-host" in os.readlink(fd))
         flip(pool, image)
         os.kill(pid, signal.SIGKILL)
-        until(lambda: self.served_by_another(pid))
+        self.daemon.until_another(pid)
 
     def check_files(self, path, tensors):
         with self.connect() as session:
@@ -169,7 +120,7 @@ class Keeper(Published):
         write_safetensors(path, tensors)
         self.check_files(path, tensors)
         for _ in range(4):
-            self.kill_hoistd()
+            self.daemon.kill_kept()
             self.assertGreaterEqual(self.daemon.tier("HOST")["used_bytes"],
                                     6 * MIB)
             self.check_files(path, tensors)
@@ -184,7 +135,7 @@ class Keeper(Published):
         tensors["layers.1.w"] = ("U8", [MIB], os.urandom(MIB))
         write_safetensors(path, tensors)
         self.daemon.forget_models()
-        self.kill_hoistd()
+        self.daemon.kill_kept()
         self.check_files(path, tensors)
 
     def test_bytes_that_changed_are_lost_and_the_others_are_not(self):
@@ -195,12 +146,11 @@ class Keeper(Published):
             with self.assertRaisesRegex(hoist.DataLoss, "is lost"):
                 session.stage(model["g3"])
             with session.stage(model["g4"]) as lease:
-                np.testing.assert_array_equal(array_of(lease["w"]),
-                                              bytes_of(4))
+                self.check(4, lease["w"])
 
     def test_a_keeper_that_dies_is_told_of_and_another_takes_over(self):
         self.publish()
-        pid = self.pid()
+        pid = self.daemon.pid()
         self.daemon.process.kill()
         self.daemon.process.wait()
         until(lambda: any("hoist-keeper has ended" in note
@@ -210,8 +160,8 @@ class Keeper(Published):
         self.daemon.start(KEEPER)
         until(lambda: any("has taken over" in note
                           for note in self.daemon.status()["notes"]))
-        self.assertEqual(self.pid(), pid)
-        self.assertNotEqual(self.kill_hoistd(), pid)
+        self.assertEqual(self.daemon.pid(), pid)
+        self.assertNotEqual(self.daemon.kill_kept(), pid)
         self.check_all()
 
     def test_a_folder_has_one_keeper(self):
@@ -222,7 +172,7 @@ class Keeper(Published):
         self.assertIn("has a keeper", second.stderr)
 
     def test_both_end_when_the_keeper_is_told_to(self):
-        pid = self.pid()
+        pid = self.daemon.pid()
         self.daemon.process.terminate()
         self.assertEqual(self.daemon.process.wait(timeout=60), 0)
         self.assertFalse(pathlib.Path(f"/proc/{pid}").exists())
@@ -233,23 +183,21 @@ class Keeper(Published):
         said = config.read_text()
         self.assertIn(f"pool = {64 * MIB}\n", said)
         config.write_text(said.replace(f"pool = {64 * MIB}", 'pool = "auto"'))
-        self.kill_hoistd()
+        self.daemon.kill_kept()
         self.check_all()
         self.assertEqual(self.daemon.tier("HOST")["capacity_bytes"], 64 * MIB)
 
     def test_a_restart_by_sigterm_keeps_all(self):
         self.publish()
-        pid = self.pid()
-        os.kill(pid, signal.SIGTERM)
-        until(lambda: self.served_by_another(pid))
+        self.daemon.kill_kept(signal.SIGTERM)
         self.check_all()
 
 
-@unittest.skipIf(np is None, "needs NumPy")
+@needs_numpy
 class OnDisk(Published):
     """Nobody keeps anything: what is there again was written."""
 
-    def begin(self, save, **options):
+    def begin_saving(self, save, **options):
         folder = tempfile.TemporaryDirectory(prefix="hoist-spill-")
         self.addCleanup(folder.cleanup)
         self.spill = pathlib.Path(folder.name) / "spill"
@@ -261,13 +209,13 @@ class OnDisk(Published):
         return self.daemon.tier("HOST").get("unsaved_bytes", 0)
 
     def test_a_kill_loses_nothing_that_is_written(self):
-        self.begin("at_once")
+        self.begin_saving("at_once")
         until(lambda: self.unsaved() == 0)
         self.daemon.kill()
         self.daemon.start()
         self.check_all()
 
-    def check(self, *arguments, code):
+    def ctl_check(self, *arguments, code):
         """What hoistctl check says; it ends with this code."""
         try:
             said, ended = self.daemon.ctl("check", *arguments), 0
@@ -277,30 +225,30 @@ class OnDisk(Published):
         return said
 
     def test_a_check_finds_and_repairs_what_is_damaged(self):
-        self.begin("at_once")
+        self.begin_saving("at_once")
         until(lambda: self.unsaved() == 0)
-        self.assertIn("all are right", self.check(code=0))
+        self.assertIn("all are right", self.ctl_check(code=0))
         for segment in (self.spill / "images").iterdir():
             if bytes_of(3).tobytes()[:4096] in segment.read_bytes():
                 flip(segment, bytes_of(3).tobytes())
-        said = self.check("model", "--repair", code=4)
+        said = self.ctl_check("model", "--repair", code=4)
         self.assertIn("model/g3 on disk: damaged", said)
         self.assertIn("written again from the host", said)
         until(lambda: self.unsaved() == 0)
-        self.assertIn("all are right", self.check("--json", code=0)
-                      and self.check(code=0))
+        self.assertIn("all are right", self.ctl_check("--json", code=0)
+                      and self.ctl_check(code=0))
         pool = next(
-            fd for fd in pathlib.Path(f"/proc/{self.pid()}/fd").iterdir()
+            fd for fd in pathlib.Path(f"/proc/{self.daemon.pid()}/fd").iterdir()
             if "hoist-host" in os.readlink(fd))
         flip(pool, bytes_of(4).tobytes())
-        said = self.check(code=4)
+        said = self.ctl_check(code=4)
         self.assertIn("model/g4 on host: damaged", said)
         self.assertIn("read from the disk again", said)
         self.check_all()
-        self.assertIn("all are right", self.check(code=0))
+        self.assertIn("all are right", self.ctl_check(code=0))
 
     def test_a_stop_writes_what_is_on_no_disk(self):
-        self.begin("under_pressure")
+        self.begin_saving("under_pressure")
         self.assertGreater(self.unsaved(), GROUPS * MIB)
         self.daemon.process.terminate()
         self.assertEqual(self.daemon.process.wait(timeout=60), 0)
@@ -309,10 +257,10 @@ class OnDisk(Published):
         self.check_all()
 
     def test_so_does_a_stop_right_after_a_restart(self):
-        self.begin("under_pressure", keeper=KEEPER)
+        self.begin_saving("under_pressure", keeper=KEEPER)
         for _ in range(3):
             ends = self.daemon.log_text().count("it is started again")
-            os.kill(self.pid(), signal.SIGKILL)
+            self.daemon.kill_served()
             until(lambda ends=ends: self.daemon.log_text().count(
                 "it is started again") > ends)
             self.daemon.process.terminate()

@@ -1,32 +1,15 @@
 """Weights of which the pool holds a part, pageable memory another, the disk all.
-
-pageable_test.py HOIST-KEEPER HOISTD [unittest options]; needs HOIST_LIBRARY,
-PYTHONPATH and NumPy.
 """
 
 import json
-import os
-import pathlib
-import signal
-import subprocess
-import sys
 import tempfile
 import threading
 import unittest
 
-HERE = pathlib.Path(__file__).parent
-sys.path.insert(0, str(HERE / "../../support"))
+import hoist
+from kept import HOISTD, KEEPER, Kept, needs_numpy, np
+from real_daemon import MIB, RealDaemon, until
 
-import hoist  # noqa: E402
-from real_daemon import MIB, RealDaemon, until  # noqa: E402
-
-try:
-    import numpy as np
-except ImportError:
-    np = None
-
-KEEPER = sys.argv.pop(1)
-HOISTD = sys.argv.pop(1)
 GROUPS = 7  # The pool and pageable memory have four each.
 
 
@@ -34,22 +17,17 @@ def bytes_of(group):
     return np.random.default_rng(group).integers(0, 256, MIB, dtype=np.uint8)
 
 
-@unittest.skipIf(np is None, "needs NumPy")
-class Pageable(unittest.TestCase):
+@needs_numpy
+class Pageable(Kept):
     def start(self, keeper=None):
         folder = tempfile.TemporaryDirectory(prefix="hoist-spill-")
         self.addCleanup(folder.cleanup)
-        self.daemon = RealDaemon(
-            HOISTD, pool=2 * MIB, host=4 * MIB, pageable=4 * MIB,
-            keeper=keeper, extra=f'[disk]\nspill_dir = "{folder.name}/s"\n')
-        self.addCleanup(self.daemon.stop)
+        self.begin(pool=2 * MIB, host=4 * MIB, pageable=4 * MIB, keeper=keeper,
+                   extra=f'[disk]\nspill_dir = "{folder.name}/s"\n')
         with self.connect() as session:
             for group in range(GROUPS):
                 session.publish("model", f"g{group}", {"w": bytes_of(group)},
                                 deadline=60)
-
-    def connect(self):
-        return hoist.connect(self.daemon.socket, connect_deadline=30)
 
     def check_all(self, session):
         model = session.model("model")
@@ -104,18 +82,10 @@ class Pageable(unittest.TestCase):
                     return
         reader = threading.Thread(target=read)
         reader.start()
-
-        def pid():
-            try:
-                return int(self.daemon.status()["pid"])
-            except subprocess.CalledProcessError:
-                return None
         for _ in range(5):
             until(lambda: self.daemon.until_served() and
                   self.daemon.counters()["pageable_read_bytes"])
-            dead = pid()
-            os.kill(dead, signal.SIGKILL)
-            until(lambda: pid() not in (None, dead))
+            self.daemon.kill_kept()
         over.set()
         reader.join()
         self.assertEqual(failed, [])

@@ -1,80 +1,34 @@
 """A hoistd that hangs is ended by hoist-keeper, and workers go on.
-
-watchdog_test.py HOIST-KEEPER HOISTD [unittest options]; needs HOIST_LIBRARY,
-PYTHONPATH and NumPy. HOIST_TEST_BACKEND=cuda: on a GPU, with PyTorch.
 """
 
 import os
 import pathlib
 import signal
 import subprocess
-import sys
 import time
 import unittest
 
-HERE = pathlib.Path(__file__).parent
-sys.path.insert(0, str(HERE / "../../support"))
+from kept import KEEPER, Kept, bytes_of, needs_numpy
+from real_daemon import MIB, until
 
-import hoist  # noqa: E402
-from real_daemon import MIB, RealDaemon, until, write_safetensors  # noqa: E402
-
-try:
-    import numpy as np
-except ImportError:
-    np = None
-
-KEEPER = sys.argv.pop(1)
-HOISTD = sys.argv.pop(1)
-BACKEND = os.environ.get("HOIST_TEST_BACKEND", "emulated")
 GROUPS = 8
 INTERVAL = 3  # Seconds.
 
 
-def bytes_of(group):
-    return np.random.default_rng(group).integers(
-        0, 256, MIB + 4096 * group, dtype=np.uint8)
-
-
-def array_of(tensor):
-    return tensor.torch().cpu().numpy() if BACKEND == "cuda" else tensor.numpy()
-
-
-@unittest.skipIf(np is None, "needs NumPy")
-class Watchdog(unittest.TestCase):
+@needs_numpy
+class Watchdog(Kept):
     def start(self, *keeper_options):
-        self.daemon = RealDaemon(HOISTD, pool=32 * MIB, host=64 * MIB,
-                                 keeper=KEEPER, backend=BACKEND,
-                                 keeper_options=keeper_options)
-        self.addCleanup(self.stop)
-        path = self.daemon.path / "model.safetensors"
-        write_safetensors(path, {
-            f"layers.{group}.w": ("U8", [len(bytes_of(group))],
-                                  bytes_of(group).tobytes())
-            for group in range(GROUPS)})
-        self.session = hoist.connect(self.daemon.socket, connect_deadline=60)
+        self.begin(pool=32 * MIB, host=64 * MIB, keeper=KEEPER,
+                   keeper_options=keeper_options)
+        self.session = self.connect()
         self.addCleanup(self.session.close)
-        self.model = self.session.register(path, "files")
+        self.model = self.session.register(self.write_model(GROUPS), "files")
         self.session.publish("mine", "g", {"w": bytes_of(99)})
         self.lease = self.session.stage(self.model["layers.0"])
         self.held = self.lease["layers.0.w"]
         self.plan = self.session.set_plan(self.model, budget=4 * MIB,
                                           order=list(self.model))
         self.step = 0
-
-    def stop(self):
-        if os.environ.get("HOIST_KEEPER_TEST_LOG"):
-            print(self.daemon.log_text())
-        self.daemon.stop()
-
-    def pid(self):
-        """Of a hoistd that serves."""
-        try:
-            return int(self.daemon.status()["pid"])
-        except subprocess.CalledProcessError:
-            return None
-
-    def check(self, group, tensor):
-        np.testing.assert_array_equal(array_of(tensor), bytes_of(group))
 
     def stream(self, steps=GROUPS):
         for _ in range(steps):
@@ -94,9 +48,7 @@ class Watchdog(unittest.TestCase):
 
     def hang(self):
         """hoistd, until its keeper has started another."""
-        old = until(self.pid)
-        os.kill(old, signal.SIGSTOP)
-        until(lambda: self.pid() not in (old, None))
+        self.daemon.kill_kept(signal.SIGSTOP)
 
     def stream_for(self, seconds):
         end = time.monotonic() + seconds
@@ -123,14 +75,14 @@ class Watchdog(unittest.TestCase):
 
     def test_one_that_lives_is_left_alone(self):
         self.start("--watchdog", f"{INTERVAL}s")
-        pid = until(self.pid)
+        pid = until(self.daemon.pid)
         self.stream_for(2.5 * INTERVAL)
-        self.assertEqual(self.pid(), pid)
+        self.assertEqual(self.daemon.pid(), pid)
         self.assertEqual(self.ends(), 0)
 
     def test_a_container_that_was_paused_goes_on(self):
         self.start("--watchdog", f"{INTERVAL}s")
-        pid = until(self.pid)
+        pid = until(self.daemon.pid)
         both = (self.daemon.process.pid, pid)
         for process in both:
             os.kill(process, signal.SIGSTOP)
@@ -140,7 +92,7 @@ class Watchdog(unittest.TestCase):
             os.kill(process, signal.SIGCONT)
         self.works_on()
         self.stream_for(INTERVAL + 2)
-        self.assertEqual(self.pid(), pid)
+        self.assertEqual(self.daemon.pid(), pid)
         self.assertEqual(self.ends(), 0)
         self.hang()
         self.assertEqual(self.ends(), 1)
@@ -156,21 +108,21 @@ class Watchdog(unittest.TestCase):
 
     def test_an_orphan_is_watched_as_it_was_told(self):
         self.start("--watchdog", f"{INTERVAL}s")
-        pid = until(self.pid)
+        pid = until(self.daemon.pid)
         self.take_over("--watchdog", "24h")
-        self.assertEqual(self.pid(), pid)
+        self.assertEqual(self.daemon.pid(), pid)
         self.hang()
         self.assertEqual(self.ends(), 1)
         self.works_on()
 
     def test_an_orphan_that_gives_no_signs_is_left_alone(self):
         self.start("--watchdog", "off")
-        pid = until(self.pid)
+        pid = until(self.daemon.pid)
         environ = pathlib.Path(f"/proc/{pid}/environ").read_bytes()
         self.assertNotIn(b"WATCHDOG", environ)
         self.take_over("--watchdog", "1s")
         self.stream_for(INTERVAL)
-        self.assertEqual(self.pid(), pid)
+        self.assertEqual(self.daemon.pid(), pid)
         self.assertEqual(self.ends(), 0)
 
 

@@ -126,7 +126,7 @@ class Upgraded(unittest.TestCase):
             f"layers.{group}.w": ("U8", [len(bytes_of(group))],
                                   bytes_of(group).tobytes())
             for group in range(GROUPS)})
-        until(self.pid)
+        self.daemon.until_served()
 
     def install(self, build):
         """As installing the new files does: the path is another file's."""
@@ -135,24 +135,10 @@ class Upgraded(unittest.TestCase):
         os.replace(fresh, self.binary)
         self.installed = build.hoistd.resolve()
 
-    def pid(self):
-        """Of a hoistd that serves."""
-        try:
-            return int(self.daemon.status()["pid"])
-        except subprocess.CalledProcessError:
-            return None
-
     def replace(self, build, with_signal):
         """Another build serves, the old one having ended so."""
-        old = until(self.pid)
         self.install(build)
-        os.kill(old, with_signal)
-
-        def served():
-            new = self.pid()
-            return new and new != old and new
-
-        new = until(served)
+        new = self.daemon.kill_kept(with_signal)
         self.assertEqual(os.readlink(f"/proc/{new}/exe"), str(self.installed))
 
     def worker(self, build):

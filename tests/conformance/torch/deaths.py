@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import time
 from typing import Any, Callable
@@ -26,18 +24,3 @@ def start_again(daemon: RealDaemon) -> None:
         [daemon.binary, "--config", str(daemon.path / "hoistd.toml")],
         stdin=subprocess.DEVNULL, stdout=daemon.log, stderr=subprocess.STDOUT)
     hoist.connect(daemon.socket, connect_deadline=60).close()
-
-
-def kill_kept(daemon: RealDaemon) -> None:
-    """Of a hoistd under hoist-keeper, which starts another by itself: when this
-    returns, that one serves."""
-    before = int(daemon.status()["pid"])
-    os.kill(before, signal.SIGKILL)
-
-    def another() -> bool:
-        try:
-            return int(daemon.status()["pid"]) != before
-        except subprocess.CalledProcessError:
-            return False
-
-    until(another)

@@ -12,7 +12,6 @@ import hoist  # noqa: E402
 from real_daemon import MIB, until  # noqa: E402
 
 from activations import Blocks, batch, gradients, same  # noqa: E402
-from deaths import kill_kept  # noqa: E402
 
 pytestmark = pytest.mark.real_time
 SIZES = {"pool": 32 * MIB, "host": 32 * MIB, "in_place": 64 * MIB}
@@ -163,7 +162,7 @@ def test_it_outlives_hoistd_with_its_session(make_hoistd, hoist_keeper,
         outputs = [model(batch(device, seed)) for seed in range(3)]
         went = offload.park()
         until(lambda: on_disk(hoistd) >= went)
-        kill_kept(hoistd)
+        hoistd.kill_kept()
         assert on_disk(hoistd) >= went
         backward(outputs)
         assert same(gradients(model), wanted)

@@ -11,7 +11,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import hoist  # noqa: E402
-from deaths import kill_kept  # noqa: E402
 from equal import assert_equal_outputs  # noqa: E402
 from hoist.nn._api.attachment import attachment_of  # noqa: E402
 from real_daemon import MIB, Refused, until  # noqa: E402
@@ -200,7 +199,7 @@ def test_the_next_hoistd_wakes_what_the_last_had_sleep(
     session = session_of(hoistd)
     hoistd.ctl("sleep", session)
     await_sleep(hoistd, model)
-    kill_kept(hoistd)
+    hoistd.kill_kept()
 
     def asked() -> bool:
         try:

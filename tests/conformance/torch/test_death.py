@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 safetensors = pytest.importorskip("safetensors.torch")
 
 import hoist  # noqa: E402
-from deaths import kill_kept, start_again, until  # noqa: E402
+from deaths import start_again, until  # noqa: E402
 from equal import same_bytes  # noqa: E402
 from hoist.nn import IdleTensor  # noqa: E402
 from hoist._plan import Plan  # noqa: E402
@@ -95,7 +95,7 @@ def kept_world(world, hoist_keeper):
     """Under hoist-keeper, which starts hoistd again by itself."""
     def build(name: str = "transformer") -> World:
         made = world(name, keeper=hoist_keeper)
-        made.again = lambda: kill_kept(made.daemon)
+        made.again = lambda: made.daemon.kill_kept()
         return made
 
     return build

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 safetensors = pytest.importorskip("safetensors.torch")
 
 import hoist  # noqa: E402
-from deaths import kill_kept, until  # noqa: E402
+from deaths import until  # noqa: E402
 from failing import fail, models_in, watched  # noqa: E402
 from models import Stack  # noqa: E402
 from real_daemon import MIB  # noqa: E402
@@ -96,7 +96,7 @@ def test_under_a_keeper_hoistds_death_changes_nothing(
     with watched(monkeypatch) as calls:
         def die_and_fail() -> None:
             assert models_in(daemon)
-            kill_kept(daemon)
+            daemon.kill_kept()
             fail()
 
         calls.act_at("hoist_set_plan", die_and_fail)

@@ -11,7 +11,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import hoist  # noqa: E402
-from deaths import kill_kept  # noqa: E402
 from equal import assert_equal_outputs  # noqa: E402
 from hoist.nn._api.attachment import Attachment  # noqa: E402
 from hoist.nn._api.lender import Lender  # noqa: E402
@@ -398,7 +397,7 @@ def test_the_next_hoistd_knows_no_loan_and_keeps_the_same_promises(
     hoist.attach(borrower, deadline=10)
     until(lambda: budget_of(lender) == 0)
     assert loans(hoistd)
-    kill_kept(hoistd)
+    hoistd.kill_kept()
     assert_right(borrower, x, wants[1])
     assert not loans(hoistd)
     # The floor of one with a budget, and of the rest what is left.

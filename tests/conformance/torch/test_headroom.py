@@ -9,7 +9,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import hoist  # noqa: E402
-from deaths import kill_kept  # noqa: E402
 from equal import assert_equal_outputs  # noqa: E402
 from models import Stack  # noqa: E402
 from real_daemon import MIB, until  # noqa: E402
@@ -144,7 +143,7 @@ def test_the_next_hoistd_leaves_the_same_headroom(
     hoist.attach(model)
     assert_right(model, x, want)
     others.take(14)
-    kill_kept(hoistd)
+    hoistd.kill_kept()
     until(lambda: assert_right(model, x, want) or
           hoist.stats(model).budget_bytes <= 8 * MIB)
     until(lambda: others.tier("allocated_bytes") <= 8 * MIB)

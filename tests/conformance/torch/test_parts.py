@@ -12,7 +12,6 @@ torch = pytest.importorskip("torch")
 
 import hoist  # noqa: E402
 from hoist.nn._tree import layout  # noqa: E402
-from deaths import kill_kept  # noqa: E402
 from equal import assert_equal_outputs  # noqa: E402
 from models import CASES, Stack, numbers  # noqa: E402
 from passes import (assert_passes, attached, group_names,  # noqa: E402
@@ -119,7 +118,7 @@ def test_parts_go_on_after_hoistds_end(device, make_hoistd, hoist_keeper):
     expected = references(case, model, device)
     with attached(model, 0.6):
         assert_passes(case, model, device, expected)
-        kill_kept(daemon)
+        daemon.kill_kept()
         with contextlib.suppress(hoist.Aborted):
             case.run(model, device, 0)
         assert_passes(case, model, device, expected)

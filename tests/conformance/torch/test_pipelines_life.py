@@ -20,7 +20,6 @@ transformers = pytest.importorskip("transformers")
 numpy = pytest.importorskip("numpy")
 
 import hoist  # noqa: E402
-from deaths import kill_kept  # noqa: E402
 from real_daemon import until  # noqa: E402
 from sampled import sampled  # noqa: E402
 from test_pipelines import (  # noqa: E402
@@ -143,7 +142,7 @@ def test_a_death_of_hoistd_under_a_keeper_is_not_noticed(
 
     def kill(pipe: Any, step: int, *_: Any) -> dict[str, Any]:
         if step == 1:
-            kill_kept(hoistd)
+            hoistd.kill_kept()
             killed.append(step)
         return {}
 

@@ -12,7 +12,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import hoist  # noqa: E402
-from deaths import kill_kept  # noqa: E402
 from equal import assert_equal_outputs  # noqa: E402
 from real_daemon import MIB, Refused, until  # noqa: E402
 from stacks import WIDTH, stack, wanted  # noqa: E402
@@ -185,14 +184,14 @@ def test_the_next_hoistd_has_a_whole_pool_and_serves_the_second_call(
     want = wanted(model, x)
     hoist.attach(model)
     run(model, x)
-    lacks = Lacks(hoistd, model, 8 * MIB, first=lambda: kill_kept(hoistd))
+    lacks = Lacks(hoistd, model, 8 * MIB, first=lambda: hoistd.kill_kept())
     found = hoist.retry_on_oom(model, lambda: run(model, x))
     assert_equal_outputs(found, want)
     lacks.remove()
     session = hoist.connect()
     with session.spare(4 * MIB):
         assert spared(hoistd)
-        kill_kept(hoistd)
+        hoistd.kill_kept()
         await_whole(hoistd)
     session.close()
     assert_equal_outputs(run(model, x), want)

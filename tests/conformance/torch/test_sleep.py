@@ -9,7 +9,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import hoist  # noqa: E402
-from deaths import kill_kept  # noqa: E402
 from equal import assert_equal_outputs  # noqa: E402
 from real_daemon import MIB  # noqa: E402
 from stacks import WIDTH, assert_right, stack, wanted  # noqa: E402
@@ -148,7 +147,7 @@ def test_hoistd_dies_while_it_sleeps(make_hoistd, hoist_keeper, x, wakes):
     hoist.attach(model, 8 * MIB)
     assert_right(model, x, want)
     hoist.sleep(model)
-    kill_kept(hoistd)
+    hoistd.kill_kept()
     if wakes:
         hoist.wake(model)
     assert_right(model, x, want)
