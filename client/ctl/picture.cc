@@ -8,6 +8,7 @@
 
 #include "client/ctl/table.h"
 #include "client/ctl/text.h"
+#include "google/protobuf/message.h"
 
 namespace hoist::ctl {
 namespace {
@@ -134,6 +135,29 @@ void PrintTiers(const v1::NodeStatus& status, std::ostream& out) {
     if (held.empty()) continue;
     out << TierName(tier.tier(), tier.device()) << ": " << held << '\n';
   }
+}
+
+void PrintCounters(const v1::Counters& counters, std::string_view per,
+                   std::ostream& out) {
+  const google::protobuf::Reflection& fields = *counters.GetReflection();
+  const char* before = "counters: ";
+  for (int i = 0; i < counters.GetDescriptor()->field_count(); ++i) {
+    const auto* field = counters.GetDescriptor()->field(i);
+    const uint64_t value = fields.GetUInt64(counters, field);
+    if (value == 0) continue;
+    std::string name(field->name());
+    std::string shown = std::to_string(value);
+    if (const size_t at = name.find("_bytes"); at != std::string::npos) {
+      name.erase(at, 6);
+      shown = HumanBytes(value);
+    } else if (name.ends_with("_us")) {
+      name.resize(name.size() - 3);
+      shown = value < 1000 ? shown + " us" : HumanTime(value / 1000);
+    }
+    std::ranges::replace(name, '_', ' ');
+    out << std::exchange(before, ", ") << name << ' ' << shown << per;
+  }
+  if (*before == ',') out << '\n';
 }
 
 void PrintWithheld(

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <ostream>
 #include <string>
+#include <string_view>
 
 #include "hoist/v1/admin.pb.h"
 
@@ -19,6 +20,10 @@ std::string Bar(uint64_t part, uint64_t whole, size_t columns);
 void PrintHead(const v1::NodeStatus& status, std::ostream& out);
 // What each tier has, and whose most of it is.
 void PrintTiers(const v1::NodeStatus& status, std::ostream& out);
+// "counters: file read 96.0 MiB/s, stages 1/s": those that are not zero, by
+// the names of their fields. `per` follows each.
+void PrintCounters(const v1::Counters& counters, std::string_view per,
+                   std::ostream& out);
 // Why devices have less than their pool, and what gives it back.
 void PrintWithheld(
     const google::protobuf::RepeatedPtrField<v1::WithheldPool>& pools,

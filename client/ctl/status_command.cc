@@ -8,46 +8,6 @@
 namespace hoist::ctl {
 namespace {
 
-void PrintMoved(const v1::Counters& counters, std::ostream& out) {
-  out << "moved: " << HumanBytes(counters.file_read_bytes())
-      << " read from files, " << HumanBytes(counters.host_to_device_bytes())
-      << " host to device, " << HumanBytes(counters.device_to_host_bytes())
-      << " device to host, " << HumanBytes(counters.spill_written_bytes())
-      << " spilled, " << HumanBytes(counters.spill_read_bytes())
-      << " read back";
-  if (counters.pageable_written_bytes() > 0) {
-    out << ", " << HumanBytes(counters.pageable_written_bytes())
-        << " to pageable memory, " << HumanBytes(counters.pageable_read_bytes())
-        << " from it";
-  }
-  out << '\n';
-  out << "stages: " << counters.stages() << ", of them "
-      << counters.stages_resident() << " without a copy, "
-      << counters.stages_refused()
-      << " refused; evictions: " << counters.device_evictions() << " device, "
-      << counters.host_evictions() << " host\n";
-  if (const uint64_t touched =
-          counters.touched_hot_bytes() + counters.touched_cold_bytes();
-      touched > 0) {
-    out << "in place: " << HumanBytes(touched) << " touched, of them "
-        << HumanBytes(counters.touched_cold_bytes()) << " read over a link\n";
-  }
-  if (counters.arena_made_bytes() + counters.arena_reused_bytes() > 0) {
-    out << "arenas: " << HumanBytes(counters.arena_made_bytes())
-        << " made for them, " << HumanBytes(counters.arena_reused_bytes())
-        << " left by earlier ones\n";
-  }
-  if (counters.models_forgotten() > 0) {
-    out << "models that made room, unused: " << counters.models_forgotten()
-        << "\n";
-  }
-  if (counters.slow_events() > 0) {
-    out << "others waited: " << counters.slow_events()
-        << " steps took more than 5 ms, the longest "
-        << counters.longest_event_us() / 1000 << " ms\n";
-  }
-}
-
 // "  permit 3, session 7 (train): 1.0 GiB in 40 grants, ..."
 void PrintPermit(const v1::PermitStatus& permit, std::ostream& out) {
   out << "  permit " << permit.id() << ", session " << permit.session_id()
@@ -99,7 +59,7 @@ void PrintStatus(const v1::NodeStatus& status, const Output& output) {
   for (const std::string& fallback : status.io().fallbacks()) {
     output.out << "  not to be had: " << Shown(fallback) << '\n';
   }
-  PrintMoved(status.counters(), output.out);
+  PrintCounters(status.counters(), "", output.out);
   PrintLinks(status, output.out);
   for (const std::string& note : status.notes()) {
     output.out << "note: " << Shown(note) << '\n';

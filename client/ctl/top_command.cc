@@ -12,6 +12,7 @@
 #include "client/ctl/picture.h"
 #include "client/ctl/table.h"
 #include "client/ctl/text.h"
+#include "google/protobuf/message.h"
 
 namespace hoist::ctl {
 namespace {
@@ -54,14 +55,20 @@ class Rates {
     if (seconds_ == 0 || now < before) return 0;
     return static_cast<uint64_t>(static_cast<double>(now - before) / seconds_);
   }
-  uint64_t Of(uint64_t (v1::Counters::*counter)() const) const {
-    return Of((before_.counters().*counter)(), (now_.counters().*counter)());
+  v1::Counters Counters() const {
+    v1::Counters rates;
+    const google::protobuf::Reflection& fields = *rates.GetReflection();
+    for (int i = 0; i < rates.GetDescriptor()->field_count(); ++i) {
+      const auto* field = rates.GetDescriptor()->field(i);
+      fields.SetUInt64(&rates, field,
+                       Of(fields.GetUInt64(before_.counters(), field),
+                          fields.GetUInt64(now_.counters(), field)));
+    }
+    rates.clear_longest_event_us();  // A maximum has no rate.
+    return rates;
   }
   std::string Bytes(uint64_t before, uint64_t now) const {
     return HumanBytes(Of(before, now)) + "/s";
-  }
-  std::string Bytes(uint64_t (v1::Counters::*counter)() const) const {
-    return HumanBytes(Of(counter)) + "/s";
   }
   const v1::LinkStatus* LinkBefore(uint32_t device) const {
     for (const v1::LinkStatus& link : before_.links()) {
@@ -92,16 +99,7 @@ void PrintRates(const Sample& before, const Sample& now, std::ostream& out) {
         << rates.Bytes(was->own_read_bytes(), link.own_read_bytes())
         << " from it\n";
   }
-  out << "disk: " << rates.Bytes(&v1::Counters::file_read_bytes)
-      << " of files, " << rates.Bytes(&v1::Counters::spill_read_bytes)
-      << " read back, " << rates.Bytes(&v1::Counters::spill_written_bytes)
-      << " spilled\n"
-      << "stages: " << rates.Of(&v1::Counters::stages) << "/s, of them "
-      << rates.Of(&v1::Counters::stages_resident) << "/s without a copy, "
-      << rates.Of(&v1::Counters::stages_refused)
-      << "/s refused; evictions: " << rates.Of(&v1::Counters::device_evictions)
-      << "/s device, " << rates.Of(&v1::Counters::host_evictions)
-      << "/s host\n";
+  PrintCounters(rates.Counters(), "/s", out);
 }
 
 // The largest first, and no more than fit a screen.

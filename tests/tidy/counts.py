@@ -30,6 +30,8 @@ MEMBER = re.compile(r"\b\w+_(?: ABSL_\w+\([^)]*\))?(?: = .*|\{.*)?\s*$", re.S)
 FUNCTION = re.compile(r"^(?:[\w:<][^;{}#/]*?[\s*&])?(\w+)::~?[\w:]+\([^;]*?\{"
                       r"(?:\}$|.*?^\}$)", re.M | re.S)
 LARGE = 600  # Lines; smaller classes have no bound.
+# Of a new counter: counters.h, status.proto, and where it is counted.
+COUNTER = 3
 
 
 def product(tree):
@@ -151,7 +153,8 @@ def ratchet(tree):
     for kind, found in counts(tree).items():
         known = bounds.get(kind, {})
         # A new one is held to the worst of those that are there.
-        worst = max(known.values(), default=0)
+        worst = (COUNTER if kind == "files of a counter" else
+                 max(known.values(), default=0))
         for name, count in found.items():
             bound = known.get(name, LARGE if "lines" in kind else worst)
             if count > bound:

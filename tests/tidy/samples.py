@@ -206,6 +206,14 @@ CASES = {
           "daemon/a/use.cc": "a.stage_deadline = 1;\n",
           "tests/tidy/counts.json": '{"files of a field": {"budget_bytes": 2}}'},
          0),
+        # A new counter has three files, and this one a fourth.
+        ({"daemon/core/counters.h":
+              "struct Counters {\n  uint64_t late_stages = 0;\n};\n",
+          "proto/hoist/v1/status.proto": "uint64 late_stages = 1;\n",
+          "daemon/a/use.cc": "++n.late_stages;\n",
+          "client/ctl/a.cc": "out << counters.late_stages();\n",
+          "tests/tidy/counts.json": '{"files of a counter": {"slow_events": 9}}'},
+         1),
     ],
     "Prose": [
         # Each 31 words: a paragraph, list items, a cell, comments, docstrings.

@@ -128,7 +128,7 @@ class OneWorker(ArenaTest):
         self.assertEqual(self.in_place()["leased_bytes"], 6 * MIB)
         shown = self.daemon.ctl("status")
         self.assertIn("6.0 MiB in arenas", shown)
-        self.assertIn("arenas: 6.0 MiB made for them", shown)
+        self.assertIn("arena made 6.0 MiB", shown)
         (session,) = json.loads(self.daemon.ctl("--json", "sessions"))[
             "sessions"]
         self.assertEqual((session["arenas"], int(session["arena_bytes"])),

@@ -126,7 +126,7 @@ TEST_F(CtlTest, TopIsOneScreenWhereNobodyLooksOn) {
   const Ran ran = Ctl({"top", "--every", "0.1"});
   EXPECT_EQ(ran.exit, 0);
   EXPECT_THAT(ran.out, StartsWith("hoistd 1.2.3, pid "));
-  EXPECT_THAT(ran.out, HasSubstr("stages: 0/s"));
+  EXPECT_THAT(ran.out, HasSubstr("\nTIER  "));
   EXPECT_THAT(ran.out, Not(HasSubstr("\x1b")));
   const Ran twice = Ctl({"top", "--every", "0.1", "--count", "2"}, true);
   const std::string clear = "\x1b[H\x1b[J";

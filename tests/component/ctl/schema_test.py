@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
 
 HERE = pathlib.Path(__file__).parent
@@ -133,6 +134,26 @@ class Verbs(unittest.TestCase):
                     if name in ("models", "groups", "sessions", "plans", "tiers",
                                 "devices", "settings", "links"):
                         self.assertTrue(value, f"{verb}: {name} is empty")
+
+    def test_status_and_top_name_counters(self):
+        """Those above zero, and those that grow."""
+        over = threading.Event()
+
+        def stage():
+            with hoist.connect(self.daemon.socket, name="stages") as session:
+                group = session.model("planned")["layers.0"]
+                while not over.is_set():
+                    session.stage(group, deadline=60).release()
+        worker = threading.Thread(target=stage)
+        worker.start()
+        try:
+            said = self.ctl("top", "--count", "1", "--every", "0.5").stdout
+        finally:
+            over.set()
+            worker.join()
+        self.assertRegex(said, r"\ncounters: (.*, )?stages \d+/s")
+        self.assertRegex(self.ctl("status").stdout,
+                         r"\ncounters: file read .*, stages \d+")
 
     def test_a_plan_that_gives_way_is_a_loan(self):
         with hoist.connect(self.daemon.socket, name="lender") as session:

@@ -2,6 +2,7 @@
 
 #include <sstream>
 
+#include "client/ctl/picture.h"
 #include "client/ctl/table.h"
 #include "gtest/gtest.h"
 
@@ -44,6 +45,22 @@ TEST(Shown, CannotRearrangeALine) {
   EXPECT_EQ(Shown("\xc0\xaf\xed\xa0\x80"), "\\xc0\\xaf\\xed\\xa0\\x80");
   EXPECT_EQ(Shown("\u00e4\u05d0\u4e2d\U0001F600"),
             "\u00e4\u05d0\u4e2d\U0001F600");
+}
+
+TEST(Counters, ThoseAboveZeroAreNamedByTheirFields) {
+  v1::Counters counters;
+  counters.set_file_read_bytes(96 << 20);
+  counters.set_stages(3);
+  counters.set_lent_bytes_to_needs(1024);
+  counters.set_longest_event_us(7900);
+  std::ostringstream out;
+  PrintCounters(counters, "/s", out);
+  EXPECT_EQ(out.str(),
+            "counters: file read 96.0 MiB/s, stages 3/s, lent to needs "
+            "1.0 KiB/s, longest event 7 ms/s\n");
+  out.str("");
+  PrintCounters({}, "", out);
+  EXPECT_EQ(out.str(), "");
 }
 
 TEST(Table, AlignsByCharactersAndTrimsLines) {
