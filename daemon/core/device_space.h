@@ -189,7 +189,6 @@ class DeviceSpace {
   uint64_t capacity() const { return bounds_.capacity(); }
   uint64_t over() const { return bounds_.over(); }
   const PoolBounds& bounds() const { return bounds_; }
-  uint64_t slab_bytes() const { return slab_bytes_; }
   // In slabs, including coming ones.
   uint64_t allocated() const { return bounds_.taken(); }
   uint64_t allocated(Zone zone) const;

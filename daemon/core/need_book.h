@@ -87,7 +87,6 @@ class NeedBook {
   Need* Find(const CopyRef& copy);
   const Need* Find(const CopyRef& copy) const;
   Need& At(Age age) { return needs_.at(age).need; }
-  bool Has(Age age) const { return needs_.contains(age); }
   Age AgeOf(const CopyRef& copy) const { return ages_.at(copy); }
   // A new need, to be tried; nobody waits for the copy yet.
   Need& Add(const CopyRef& copy, Age age);

@@ -40,9 +40,6 @@ inline constexpr int kResidencyEventCount = 11;
 // Returns nullopt where `event` is illegal in `from`. Pure.
 std::optional<Residency> NextState(Residency from, ResidencyEvent event);
 
-const char* ToString(Residency residency);
-const char* ToString(ResidencyEvent event);
-
 }  // namespace hoistd
 
 #endif  // HOIST_DAEMON_CORE_RESIDENCY_H_

@@ -10,8 +10,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
 #include <random>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/base/status.h"
@@ -21,21 +21,12 @@
 namespace hoistd {
 namespace {
 
-struct FileSystem {
-  uint32_t magic;
-  const char* name;
-};
-
-// The last ones are not in Debian 12's linux/magic.h.
-constexpr FileSystem kBuffered[] = {
-    {TMPFS_MAGIC, "tmpfs"},         {RAMFS_MAGIC, "ramfs"},
-    {HUGETLBFS_MAGIC, "hugetlbfs"}, {NFS_SUPER_MAGIC, "NFS"},
-    {SMB_SUPER_MAGIC, "SMB"},       {CIFS_SUPER_MAGIC, "CIFS"},
-    {SMB2_SUPER_MAGIC, "SMB"},      {CEPH_SUPER_MAGIC, "Ceph"},
-    {AFS_SUPER_MAGIC, "AFS"},       {V9FS_MAGIC, "9p"},
-    {FUSE_SUPER_MAGIC, "FUSE"},     {0x0bd00bd0, "Lustre"},
-    {0x47504653, "GPFS"},           {0x19830326, "BeeGFS"},
-};
+// The last ones, Lustre, GPFS and BeeGFS, are not in Debian 12's linux/magic.h.
+constexpr uint32_t kBuffered[] = {
+    TMPFS_MAGIC,     RAMFS_MAGIC,      HUGETLBFS_MAGIC,  NFS_SUPER_MAGIC,
+    SMB_SUPER_MAGIC, CIFS_SUPER_MAGIC, SMB2_SUPER_MAGIC, CEPH_SUPER_MAGIC,
+    AFS_SUPER_MAGIC, V9FS_MAGIC,       FUSE_SUPER_MAGIC, 0x0bd00bd0,
+    0x47504653,      0x19830326};
 
 absl::Status CheckAlignment(int fd) {
 #ifdef STATX_DIOALIGN
@@ -121,15 +112,11 @@ absl::StatusOr<hoist::UniqueFd> OpenDirect(int fd, int access) {
   return direct;
 }
 
-std::string BufferedFileSystem(int fd) {
+bool IsBufferedFileSystem(int fd) {
   struct statfs fs = {};
-  if (fstatfs(fd, &fs) != 0) return "";
-  for (const FileSystem& buffered : kBuffered) {
-    if (static_cast<uint32_t>(fs.f_type) == buffered.magic) {
-      return buffered.name;
-    }
-  }
-  return "";
+  return fstatfs(fd, &fs) == 0 &&
+         std::ranges::find(kBuffered, static_cast<uint32_t>(fs.f_type)) !=
+             std::end(kBuffered);
 }
 
 double CachedShare(int fd, uint64_t file_bytes) {

@@ -3,7 +3,6 @@
 #define HOIST_DAEMON_IO_DIRECT_PROBE_H_
 
 #include <cstdint>
-#include <string>
 
 #include "absl/status/statusor.h"
 #include "hoist/shared/unique_fd.h"
@@ -18,9 +17,8 @@ absl::StatusOr<hoist::UniqueFd> Reopen(int fd, int flags);
 // has no direct I/O. The message says why.
 absl::StatusOr<hoist::UniqueFd> OpenDirect(int fd, int access);
 
-// The name of a file system on which O_DIRECT is unavailable or useless (in
-// memory, or over a network); else empty.
-std::string BufferedFileSystem(int fd);
+// O_DIRECT is unavailable or useless there: in memory, or over a network.
+bool IsBufferedFileSystem(int fd);
 
 // Estimates the share of the file in the page cache from at most 64 samples; 0
 // if the kernel does not tell. For a file that we own or may write, it uses

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "daemon/base/status.h"
 #include "daemon/io/direct_probe.h"
 
@@ -52,19 +51,23 @@ absl::StatusOr<SourceFile> SourceFile::Open(hoist::UniqueFd fd,
   SourceFile file;
   file.name_ = std::move(name);
   file.identity_ = IdentityOf(st);
-  if (auto reopened = Reopen(fd.get(), O_RDONLY); reopened.ok()) {
+  auto reopened = Reopen(fd.get(), O_RDONLY);
+  if (reopened.ok()) {
     file.fd_ = *std::move(reopened);
-    file.reopened_ = true;
-  } else if ((fcntl(fd.get(), F_GETFL) & O_DIRECT) != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(file.name_, ": hoistd may not open the file itself (",
-                     std::string(reopened.status().message()),
-                     "), and the descriptor has O_DIRECT: open it without"));
-  } else {
-    file.fd_ = std::move(fd);
-    file.mode_reason_ = std::string(reopened.status().message());
+    HOIST_RETURN_IF_ERROR(Annotate(file.ChooseMode(options), file.name_));
+    return file;
   }
-  HOIST_RETURN_IF_ERROR(Annotate(file.ChooseMode(options), file.name_));
+  const std::string why =
+      absl::StrCat(file.name_, ": hoistd may not open the file itself (",
+                   reopened.status().message(), ")");
+  if ((fcntl(fd.get(), F_GETFL) & O_DIRECT) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        why, ", and the descriptor has O_DIRECT: open it without"));
+  }
+  if (options.mode == ReadMode::kDirect) {
+    return absl::FailedPreconditionError(why);
+  }
+  file.fd_ = std::move(fd);
   return file;
 }
 
@@ -79,38 +82,19 @@ absl::StatusOr<SourceFile> SourceFile::OpenAgain(
 }
 
 absl::Status SourceFile::ChooseMode(const SourceFileOptions& options) {
-  if (options.mode == ReadMode::kBuffered) {
-    mode_reason_ = "buffered: as configured";
-    return absl::OkStatus();
-  }
+  if (options.mode == ReadMode::kBuffered) return absl::OkStatus();
   const bool must = options.mode == ReadMode::kDirect;
-  if (!reopened_) {
-    mode_reason_ = absl::StrCat(
-        "buffered: hoistd may not open the file itself: ", mode_reason_);
-    return must ? absl::FailedPreconditionError(mode_reason_)
-                : absl::OkStatus();
-  }
-  const std::string file_system = BufferedFileSystem(fd_.get());
-  if (!must && !file_system.empty()) {
-    mode_reason_ = absl::StrCat("buffered: the file is on ", file_system);
+  if (!must && (IsBufferedFileSystem(fd_.get()) ||
+                (bytes() > 0 &&
+                 CachedShare(fd_.get(), bytes()) >= options.cached_share))) {
     return absl::OkStatus();
-  }
-  if (!must) {
-    const double cached = CachedShare(fd_.get(), bytes());
-    if (cached >= options.cached_share && bytes() > 0) {
-      mode_reason_ = absl::StrFormat(
-          "buffered: %.0f %% of the file is in the page cache", cached * 100);
-      return absl::OkStatus();
-    }
   }
   auto direct = OpenDirect(fd_.get(), O_RDONLY);
-  if (!direct.ok()) {
-    mode_reason_ = absl::StrCat("buffered: ", direct.status().message());
-    return must ? absl::FailedPreconditionError(mode_reason_)
-                : absl::OkStatus();
+  if (direct.ok()) {
+    direct_fd_ = *std::move(direct);
+  } else if (must) {
+    return absl::FailedPreconditionError(direct.status().message());
   }
-  direct_fd_ = *std::move(direct);
-  mode_reason_ = must ? "direct: as configured" : "direct";
   return absl::OkStatus();
 }
 
@@ -124,7 +108,6 @@ SourceFile SourceFile::Parked(hoist::UniqueFd parked, std::string name,
   file.fd_ = std::move(parked);
   file.name_ = std::move(name);
   file.identity_ = identity;
-  file.mode_reason_ = "buffered: the file's file system may hang";
   file.parked_for_ = owner;
   return file;
 }

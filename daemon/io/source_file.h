@@ -68,8 +68,6 @@ class SourceFile {
   // The file, or that socket, for OpenAgain or Parked; borrowed.
   int fd() const { return fd_.get(); }
   bool direct() const { return direct_fd_.valid(); }
-  // Why reads are direct or buffered, for logs and `status`.
-  const std::string& mode_reason() const { return mode_reason_; }
 
   // DataLoss: size, times or inode have changed since Open. Not for parked
   // files.
@@ -82,14 +80,13 @@ class SourceFile {
 
  private:
   SourceFile() = default;
+  // Opens `direct_fd_`, if reads are to be direct. `fd_` is of our own.
   absl::Status ChooseMode(const SourceFileOptions& options);
 
   hoist::UniqueFd fd_;
   hoist::UniqueFd direct_fd_;
-  bool reopened_ = false;  // `fd_` is a description of our own.
   std::string name_;
   FileIdentity identity_;
-  std::string mode_reason_;
   std::optional<User> parked_for_;
 };
 

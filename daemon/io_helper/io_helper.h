@@ -53,7 +53,6 @@ class IoHelper {
   bool lost() const { return lost_; }
   // The reason of the loss; OK if hoistd abandoned the helper itself.
   const absl::Status& why() const { return why_; }
-  const std::string& what() const { return what_; }
   // Kills the process, and returns what to wait for if the kernel holds it. The
   // last call.
   HelperProcess Kill();

@@ -57,7 +57,6 @@ class CopyPermit final : public GrantCustomer {
 
   // Lets all waits through; grants nothing more.
   void Close();
-  bool closed() const { return closed_; }
 
   // Reads the client's words.
   bool Look(absl::Time now) override;

@@ -296,12 +296,6 @@ void LayOut(const PlanProblem& problem,
 
 }  // namespace
 
-uint64_t MinimumBudget(const PlanProblem& problem) {
-  if (problem.bytes.empty()) return 0;
-  const std::vector<uint64_t> sizes = SizesOf(BlocksOf(problem), problem.bytes);
-  return *std::max_element(sizes.begin(), sizes.end());
-}
-
 absl::StatusOr<Plan> MakePlan(const PlanProblem& problem) {
   HOIST_RETURN_IF_ERROR(Check(problem));
   const uint64_t budget = problem.budget_bytes;

@@ -59,10 +59,6 @@ struct Plan {
   uint32_t lead = 0;
 };
 
-// The minimum budget of MakePlan: the largest block. Below the two largest,
-// compute does not hide all copies.
-uint64_t MinimumBudget(const PlanProblem& problem);
-
 // Pure. Maximizes resident bytes, given a ring as said above; a larger budget
 // never lowers them. Exact if the budget is at most 2^17 times the greatest
 // common divisor of all sizes; else sizes are rounded up to units of at most
@@ -71,7 +67,8 @@ uint64_t MinimumBudget(const PlanProblem& problem);
 // The rest goes to the ring only if that hides a copy. Below the two largest
 // nothing is resident and the ring is the whole budget. Not exact for blocks of
 // several groups: see block_residents.h.
-// ResourceExhausted: the budget is below the minimum; the message names both.
+// ResourceExhausted: the budget is below the minimum, the largest block; the
+// message names both.
 // InvalidArgument: an empty or inconsistent problem.
 absl::StatusOr<Plan> MakePlan(const PlanProblem& problem);
 

@@ -82,7 +82,7 @@ absl::StatusOr<FoundSegment> ReadHeaderOf(int fd, uint64_t file_bytes) {
 }
 
 void OpenDirectWhereItPays(SegmentFile& file, int access) {
-  if (!BufferedFileSystem(file.fd.get()).empty()) return;
+  if (IsBufferedFileSystem(file.fd.get())) return;
   auto direct = OpenDirect(file.fd.get(), access);
   if (direct.ok()) file.direct_fd = *std::move(direct);
 }

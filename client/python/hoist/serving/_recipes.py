@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from typing import Mapping, Sequence
 
@@ -113,9 +112,3 @@ def _part(one: FileRange, size: int) -> tuple[str, int, int]:
     first = one.tensor, one.start * size, one.count * size
     return first if one.times == 1 else Runs(*first, one.times,
                                              one.stride * size)
-
-
-def file_bytes(headers: Mapping[str, FileTensor]) -> int:
-    """The size of all tensors of the files."""
-    return sum(math.prod(one.shape) * _dtypes.torch_dtype(one.dtype).itemsize
-               for one in headers.values())
