@@ -47,7 +47,7 @@ int ShowConfig(Connection& daemon, const std::string& key,
     PrintJson(asked, JsonStyle::kPretty, output);
     return kExitOk;
   }
-  Table table({{"KEY"}, {"VALUE"}, {"COMES TO"}, {"FROM"}});
+  Table table({"KEY", "VALUE", "COMES TO", "FROM"});
   bool pending = false;
   for (const v1::ConfigSetting& one : asked.settings()) {
     table.Add({Shown(one.key()), Shown(one.value()), Shown(one.comes_to()),

@@ -63,13 +63,7 @@ void LinkUse::AddGap(Event::Why why, uint64_t duration_ns) {
 }
 
 Table LinkUse::Heading() {
-  constexpr auto kRight = Table::Align::kRight;
-  return Table({{"DEVICE", kRight},
-                {"LINK"},
-                {"TIME", kRight},
-                {"MS", kRight},
-                {"LONGEST", kRight},
-                {"GAPS", kRight}});
+  return Table({">DEVICE", "LINK", ">TIME", ">MS", ">LONGEST", ">GAPS"});
 }
 
 void LinkUse::AddRows(uint32_t device, uint64_t recorded_ns,

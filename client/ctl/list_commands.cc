@@ -14,8 +14,6 @@
 namespace hoist::ctl {
 namespace {
 
-using Align = Table::Align;
-
 std::string Readers(v1::Readers readers) {
   return readers == v1::READERS_EVERYONE ? "everyone" : "owner";
 }
@@ -86,11 +84,8 @@ Table TableOf(const v1::ListGroupsResponse& response) {
   const bool packed = std::ranges::any_of(
       response.groups(),
       [](const auto& group) { return group.block_types_size() > 0; });
-  std::vector<Table::Column> columns = {{"GROUP"},
-                                        {"TENSORS", Align::kRight},
-                                        {"SIZE", Align::kRight},
-                                        {"COPIES"}};
-  if (packed) columns.insert(columns.begin() + 2, {"PACKED"});
+  std::vector<std::string> columns = {"GROUP", ">TENSORS", ">SIZE", "COPIES"};
+  if (packed) columns.insert(columns.begin() + 2, "PACKED");
   Table table(std::move(columns));
   for (const v1::GroupStatus& group : response.groups()) {
     std::vector<std::string> row = {
@@ -110,20 +105,12 @@ Table TableOf(const v1::ListModelsResponse& response) {
   const bool pageable = std::ranges::any_of(
       response.models(),
       [](const auto& model) { return model.pageable_bytes() > 0; });
-  std::vector<Table::Column> columns = {{"MODEL"},
-                                        {"FINGERPRINT"},
-                                        {"OWNER", Align::kRight},
-                                        {"READERS"},
-                                        {"GROUPS", Align::kRight},
-                                        {"TENSORS", Align::kRight},
-                                        {"SIZE", Align::kRight},
-                                        {"DEVICE", Align::kRight},
-                                        {"HOST", Align::kRight},
-                                        {"DISK", Align::kRight},
-                                        {"SOURCE"}};
+  std::vector<std::string> columns = {
+      "MODEL", "FINGERPRINT", ">OWNER", "READERS", ">GROUPS", ">TENSORS",
+      ">SIZE", ">DEVICE",     ">HOST",  ">DISK",   "SOURCE"};
   constexpr int kAfterHost = 9;
   if (pageable) {
-    columns.insert(columns.begin() + kAfterHost, {"PAGEABLE", Align::kRight});
+    columns.insert(columns.begin() + kAfterHost, ">PAGEABLE");
   }
   Table table(std::move(columns));
   for (const v1::ModelSummary& model : response.models()) {
@@ -174,18 +161,9 @@ int ShowSessions(Connection& daemon, const Output& output) {
   return Ask(
       daemon, Lasts::kTimeout, &v1::Admin::Stub::ListSessions, {}, output,
       [&](const v1::ListSessionsResponse& response) {
-        Table table({{"SESSION", Align::kRight},
-                     {"CLIENT"},
-                     {"VIA"},
-                     {"PID", Align::kRight},
-                     {"USER", Align::kRight},
-                     {"AGE", Align::kRight},
-                     {"LEASES", Align::kRight},
-                     {"LEASED", Align::kRight},
-                     {"BUDGET", Align::kRight},
-                     {"WAITING", Align::kRight},
-                     {"PLANS", Align::kRight},
-                     {"ARENAS", Align::kRight}});
+        Table table({">SESSION", "CLIENT", "VIA", ">PID", ">USER", ">AGE",
+                     ">LEASES", ">LEASED", ">BUDGET", ">WAITING", ">PLANS",
+                     ">ARENAS"});
         for (const v1::SessionStatus& session : response.sessions()) {
           table.Add({std::to_string(session.id()), Shown(session.client_name()),
                      Shown(session.via()), ProcessText(session.pid()),
@@ -208,20 +186,9 @@ int ShowPlans(Connection& daemon, const Output& output) {
   return Ask(
       daemon, Lasts::kTimeout, &v1::Admin::Stub::ListPlans, {}, output,
       [&](const v1::ListPlansResponse& response) {
-        Table table({{"PLAN", Align::kRight},
-                     {"SESSION", Align::kRight},
-                     {"CLIENT"},
-                     {"MODEL"},
-                     {"DEVICE", Align::kRight},
-                     {"RESIDENT", Align::kRight},
-                     {"RING", Align::kRight},
-                     {"A PASS", Align::kRight},
-                     {"COPIED", Align::kRight},
-                     {"NOW", Align::kRight},
-                     {"WEIGHT", Align::kRight},
-                     {"PRIORITY", Align::kRight},
-                     {"CAP", Align::kRight},
-                     {"SKIPPED", Align::kRight}});
+        Table table({">PLAN", ">SESSION", "CLIENT", "MODEL", ">DEVICE",
+                     ">RESIDENT", ">RING", ">A PASS", ">COPIED", ">NOW",
+                     ">WEIGHT", ">PRIORITY", ">CAP", ">SKIPPED"});
         for (const v1::PlanStatus& plan : response.plans()) {
           const v1::Share& share = plan.share();
           table.Add(

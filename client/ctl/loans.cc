@@ -8,8 +8,6 @@
 namespace hoist::ctl {
 namespace {
 
-using Align = Table::Align;
-
 std::string ForText(const v1::Loan& loan) {
   switch (loan.cause()) {
     case v1::Loan::CAUSE_NEED:
@@ -34,13 +32,8 @@ std::string ForText(const v1::Loan& loan) {
 
 void PrintLoans(const google::protobuf::RepeatedPtrField<v1::Loan>& loans,
                 std::ostream& out) {
-  Table table({{"LENDER", Align::kRight},
-               {"CLIENT"},
-               {"MODEL"},
-               {"DEVICE", Align::kRight},
-               {"BYTES", Align::kRight},
-               {"SINCE"},
-               {"FOR"}});
+  Table table(
+      {">LENDER", "CLIENT", "MODEL", ">DEVICE", ">BYTES", "SINCE", "FOR"});
   for (const v1::Loan& loan : loans) {
     table.Add(
         {std::to_string(loan.session_id()), Shown(loan.client()),

@@ -13,8 +13,6 @@
 namespace hoist::ctl {
 namespace {
 
-using Align = Table::Align;
-
 constexpr size_t kBarColumns = 22;
 constexpr size_t kMostHolders = 3;
 
@@ -112,14 +110,8 @@ void PrintHead(const v1::NodeStatus& status, std::ostream& out) {
 }
 
 void PrintTiers(const v1::NodeStatus& status, std::ostream& out) {
-  Table table({{"TIER"},
-               {"USE"},
-               {"CAPACITY", Align::kRight},
-               {"USED", Align::kRight},
-               {"LEASED", Align::kRight},
-               {"PINNED", Align::kRight},
-               {"LARGEST FREE", Align::kRight},
-               {"WHAT"}});
+  Table table({"TIER", "USE", ">CAPACITY", ">USED", ">LEASED", ">PINNED",
+               ">LARGEST FREE", "WHAT"});
   for (const v1::TierStatus& tier : status.tiers()) {
     table.Add({TierName(tier.tier(), tier.device()),
                Bar(tier.used_bytes(), tier.capacity_bytes(), kBarColumns),

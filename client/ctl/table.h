@@ -11,13 +11,9 @@ namespace hoist::ctl {
 // what a client chose goes through Shown first.
 class Table {
  public:
-  enum class Align { kLeft, kRight };
-  struct Column {
-    std::string heading;
-    Align align = Align::kLeft;
-  };
-
-  explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
+  // ">SIZE": on the right.
+  explicit Table(std::vector<std::string> headings)
+      : headings_(std::move(headings)) {}
 
   // One cell a column.
   void Add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
@@ -25,7 +21,7 @@ class Table {
   void Print(std::ostream& out) const;
 
  private:
-  std::vector<Column> columns_;
+  std::vector<std::string> headings_;
   std::vector<std::vector<std::string>> rows_;
 };
 

@@ -17,8 +17,6 @@
 namespace hoist::ctl {
 namespace {
 
-using Align = Table::Align;
-
 constexpr size_t kMostRows = 10;
 
 struct Sample {
@@ -113,13 +111,8 @@ std::vector<Row> Largest(const google::protobuf::RepeatedPtrField<Row>& rows,
 }
 
 void PrintRows(const Sample& now, std::ostream& out) {
-  Table plans({{"PLAN", Align::kRight},
-               {"CLIENT"},
-               {"MODEL"},
-               {"DEVICE", Align::kRight},
-               {"NOW", Align::kRight},
-               {"A PASS", Align::kRight},
-               {"RESIDENT", Align::kRight}});
+  Table plans(
+      {">PLAN", "CLIENT", "MODEL", ">DEVICE", ">NOW", ">A PASS", ">RESIDENT"});
   for (const v1::PlanStatus& plan :
        Largest(now.plans.plans(), &v1::PlanStatus::bytes_per_second)) {
     plans.Add({std::to_string(plan.id()), Shown(plan.client_name()),
@@ -128,12 +121,8 @@ void PrintRows(const Sample& now, std::ostream& out) {
                HumanBytes(plan.streamed_bytes()),
                HumanBytes(plan.resident_bytes())});
   }
-  Table sessions({{"SESSION", Align::kRight},
-                  {"CLIENT"},
-                  {"PID", Align::kRight},
-                  {"USER", Align::kRight},
-                  {"LEASED", Align::kRight},
-                  {"WAITING", Align::kRight}});
+  Table sessions(
+      {">SESSION", "CLIENT", ">PID", ">USER", ">LEASED", ">WAITING"});
   for (const v1::SessionStatus& session :
        Largest(now.sessions.sessions(), &v1::SessionStatus::leased_bytes)) {
     sessions.Add({std::to_string(session.id()), Shown(session.client_name()),

@@ -64,7 +64,7 @@ TEST(Counters, ThoseAboveZeroAreNamedByTheirFields) {
 }
 
 TEST(Table, AlignsByCharactersAndTrimsLines) {
-  Table table({{"NAME"}, {"SIZE", Table::Align::kRight}, {"REST"}});
+  Table table({"NAME", ">SIZE", "REST"});
   table.Add({"\xc3\xa4", "1 B", ""});
   table.Add({"abcdef", "10.0 KiB", "x"});
   std::ostringstream out;
