@@ -53,18 +53,17 @@ struct Counters {
 };
 
 struct CounterRow {
-  struct Label {
-    const char* name = "";  // "": none.
-    const char* value = "";
-  };
-
   uint64_t Counters::*value;
   const char* field;  // Of hoist.v1.Counters.
   // The metric's name; nullptr: another metric has it in more detail. Rows of
   // one metric are adjacent, and the first has its help text.
   const char* metric = nullptr;
   const char* help = nullptr;
-  std::array<Label, 2> labels = {};
+  // Labels of the metric; "": none.
+  const char* label = "";
+  const char* label_value = "";
+  const char* label2 = "";
+  const char* label2_value = "";
 };
 
 // A test checks the rows against the fields.
@@ -83,90 +82,51 @@ inline constexpr CounterRow kCounterTable[] = {
      "Copied from the pool to pageable host memory."},
     {&Counters::host_to_device_bytes, "host_to_device_bytes"},
     {&Counters::device_to_host_bytes, "device_to_host_bytes"},
-    {&Counters::touched_hot_bytes,
-     "touched_hot_bytes",
+    {&Counters::touched_hot_bytes, "touched_hot_bytes",
      "hoist_in_place_read_bytes_total",
      "Bytes that passes read in place, as workers report them: hot, on the "
      "device, and cold, over its link.",
-     {{{"from", "device"}}}},
-    {&Counters::touched_cold_bytes,
-     "touched_cold_bytes",
-     "hoist_in_place_read_bytes_total",
-     nullptr,
-     {{{"from", "host"}}}},
-    {&Counters::arena_made_bytes,
-     "arena_made_bytes",
-     "hoist_arena_bytes_total",
+     "from", "device"},
+    {&Counters::touched_cold_bytes, "touched_cold_bytes",
+     "hoist_in_place_read_bytes_total", nullptr, "from", "host"},
+    {&Counters::arena_made_bytes, "arena_made_bytes", "hoist_arena_bytes_total",
      "Memory in place that arenas were leased: made for them, or kept from "
      "an earlier one of the user.",
-     {{{"from", "made"}}}},
-    {&Counters::arena_reused_bytes,
-     "arena_reused_bytes",
-     "hoist_arena_bytes_total",
-     nullptr,
-     {{{"from", "kept"}}}},
+     "from", "made"},
+    {&Counters::arena_reused_bytes, "arena_reused_bytes",
+     "hoist_arena_bytes_total", nullptr, "from", "kept"},
     {&Counters::stages, "stages"},
     {&Counters::stages_resident, "stages_resident"},
     {&Counters::stages_refused, "stages_refused", "hoist_stage_refusals_total",
      "Leases that were refused."},
-    {&Counters::device_evictions,
-     "device_evictions",
-     "hoist_evictions_total",
+    {&Counters::device_evictions, "device_evictions", "hoist_evictions_total",
      "Copies that left a tier: to make room, at the request of an admin or of "
      "their worker, or for other programs of the device.",
-     {{{"tier", "device"}, {"reason", "room"}}}},
-    {&Counters::device_evictions_by_admins,
-     "device_evictions_by_admins",
-     "hoist_evictions_total",
-     nullptr,
-     {{{"tier", "device"}, {"reason", "admin"}}}},
-    {&Counters::device_evictions_for_headroom,
-     "device_evictions_for_headroom",
-     "hoist_evictions_total",
-     nullptr,
-     {{{"tier", "device"}, {"reason", "headroom"}}}},
-    {&Counters::host_evictions,
-     "host_evictions",
-     "hoist_evictions_total",
-     nullptr,
-     {{{"tier", "host"}, {"reason", "room"}}}},
-    {&Counters::host_evictions_by_admins,
-     "host_evictions_by_admins",
-     "hoist_evictions_total",
-     nullptr,
-     {{{"tier", "host"}, {"reason", "admin"}}}},
-    {&Counters::host_evictions_by_workers,
-     "host_evictions_by_workers",
-     "hoist_evictions_total",
-     nullptr,
-     {{{"tier", "host"}, {"reason", "worker"}}}},
-    {&Counters::lent_bytes_to_needs,
-     "lent_bytes_to_needs",
+     "tier", "device", "reason", "room"},
+    {&Counters::device_evictions_by_admins, "device_evictions_by_admins",
+     "hoist_evictions_total", nullptr, "tier", "device", "reason", "admin"},
+    {&Counters::device_evictions_for_headroom, "device_evictions_for_headroom",
+     "hoist_evictions_total", nullptr, "tier", "device", "reason", "headroom"},
+    {&Counters::host_evictions, "host_evictions", "hoist_evictions_total",
+     nullptr, "tier", "host", "reason", "room"},
+    {&Counters::host_evictions_by_admins, "host_evictions_by_admins",
+     "hoist_evictions_total", nullptr, "tier", "host", "reason", "admin"},
+    {&Counters::host_evictions_by_workers, "host_evictions_by_workers",
+     "hoist_evictions_total", nullptr, "tier", "host", "reason", "worker"},
+    {&Counters::lent_bytes_to_needs, "lent_bytes_to_needs",
      "hoist_lent_bytes_total",
      "Device memory of plans that gave way: to another plan or a stage, to an "
      "admin, when idle, to be set anew with more, or to other programs of the "
      "device.",
-     {{{"cause", "need"}}}},
-    {&Counters::lent_bytes_by_admins,
-     "lent_bytes_by_admins",
-     "hoist_lent_bytes_total",
-     nullptr,
-     {{{"cause", "admin"}}}},
-    {&Counters::lent_bytes_when_idle,
-     "lent_bytes_when_idle",
-     "hoist_lent_bytes_total",
-     nullptr,
-     {{{"cause", "idle"}}}},
-    {&Counters::lent_bytes_to_grow,
-     "lent_bytes_to_grow",
-     "hoist_lent_bytes_total",
-     nullptr,
-     {{{"cause", "growth"}}}},
-    {&Counters::lent_bytes_for_headroom,
-     "lent_bytes_for_headroom",
-     "hoist_lent_bytes_total",
-     nullptr,
-     {{{"cause", "headroom"}}}},
+     "cause", "need"},
+    {&Counters::lent_bytes_by_admins, "lent_bytes_by_admins",
+     "hoist_lent_bytes_total", nullptr, "cause", "admin"},
+    {&Counters::lent_bytes_when_idle, "lent_bytes_when_idle",
+     "hoist_lent_bytes_total", nullptr, "cause", "idle"},
+    {&Counters::lent_bytes_to_grow, "lent_bytes_to_grow",
+     "hoist_lent_bytes_total", nullptr, "cause", "growth"},
+    {&Counters::lent_bytes_for_headroom, "lent_bytes_for_headroom",
+     "hoist_lent_bytes_total", nullptr, "cause", "headroom"},
     {&Counters::models_forgotten, "models_forgotten",
      "hoist_models_forgotten_total",
      "Published models without a session that made room."},

@@ -260,9 +260,8 @@ void Renderer::Counted() {
       out_.Counter(row.metric, row.help);
     }
     before = &row;
-    const auto& [first, second] = row.labels;
     out_.Sample(node_.counters.*row.value,
-                {{first.name, first.value}, {second.name, second.value}});
+                {{row.label, row.label_value}, {row.label2, row.label2_value}});
   }
 }
 
