@@ -9,93 +9,68 @@
 
 namespace hoistd {
 
+namespace pb = hoist::v1;
+
 // Serves hoist.v1.Admin from the engine, and from the daemon itself
 // (control_calls.cc). Every method requires an admin, except ListSessions,
 // ListPlans, EndSession, Sleep and Wake: other users may call them on their own
 // sessions.
 //
 // Threads:  gRPC's; nothing here waits.
-class AdminService final : public hoist::v1::Admin::CallbackService {
+class AdminService final : public pb::Admin::CallbackService {
  public:
+  using Context = grpc::CallbackServerContext;
+  using Reactor = grpc::ServerUnaryReactor;
+  template <typename Message>
+  using Writer = grpc::ServerWriteReactor<Message>;
+
   explicit AdminService(std::shared_ptr<CallEnv> env) : env_(std::move(env)) {}
 
-  grpc::ServerUnaryReactor* Status(grpc::CallbackServerContext* context,
-                                   const hoist::v1::StatusRequest* request,
-                                   hoist::v1::NodeStatus* response) override;
-  grpc::ServerUnaryReactor* ListModels(
-      grpc::CallbackServerContext* context,
-      const hoist::v1::ListModelsRequest* request,
-      hoist::v1::ListModelsResponse* response) override;
-  grpc::ServerUnaryReactor* ListGroups(
-      grpc::CallbackServerContext* context,
-      const hoist::v1::ListGroupsRequest* request,
-      hoist::v1::ListGroupsResponse* response) override;
-  grpc::ServerUnaryReactor* Explain(
-      grpc::CallbackServerContext* context,
-      const hoist::v1::ExplainRequest* request,
-      hoist::v1::ExplainResponse* response) override;
-  grpc::ServerUnaryReactor* ListSessions(
-      grpc::CallbackServerContext* context,
-      const hoist::v1::ListSessionsRequest* request,
-      hoist::v1::ListSessionsResponse* response) override;
-  grpc::ServerUnaryReactor* EndSession(
-      grpc::CallbackServerContext* context,
-      const hoist::v1::EndSessionRequest* request,
-      hoist::v1::EndSessionResponse* response) override;
-  grpc::ServerUnaryReactor* Sleep(grpc::CallbackServerContext* context,
-                                  const hoist::v1::SleepRequest* request,
-                                  hoist::v1::SleepResponse* response) override;
-  grpc::ServerUnaryReactor* Wake(grpc::CallbackServerContext* context,
-                                 const hoist::v1::WakeRequest* request,
-                                 hoist::v1::WakeResponse* response) override;
-  grpc::ServerUnaryReactor* ListPlans(
-      grpc::CallbackServerContext* context,
-      const hoist::v1::ListPlansRequest* request,
-      hoist::v1::ListPlansResponse* response) override;
-  grpc::ServerUnaryReactor* SetShare(
-      grpc::CallbackServerContext* context,
-      const hoist::v1::SetShareRequest* request,
-      hoist::v1::SetShareResponse* response) override;
-  grpc::ServerWriteReactor<hoist::v1::LoadProgress>* Load(
-      grpc::CallbackServerContext* context,
-      const hoist::v1::LoadRequest* request) override;
-  grpc::ServerWriteReactor<hoist::v1::CheckProgress>* Check(
-      grpc::CallbackServerContext* context,
-      const hoist::v1::CheckRequest* request) override;
-  grpc::ServerUnaryReactor* Pin(grpc::CallbackServerContext* context,
-                                const hoist::v1::PinRequest* request,
-                                hoist::v1::PinResponse* response) override;
-  grpc::ServerUnaryReactor* Unpin(grpc::CallbackServerContext* context,
-                                  const hoist::v1::UnpinRequest* request,
-                                  hoist::v1::UnpinResponse* response) override;
-  grpc::ServerUnaryReactor* Evict(grpc::CallbackServerContext* context,
-                                  const hoist::v1::EvictRequest* request,
-                                  hoist::v1::EvictResponse* response) override;
-  grpc::ServerWriteReactor<hoist::v1::DrainProgress>* Drain(
-      grpc::CallbackServerContext* context,
-      const hoist::v1::DrainRequest* request) override;
-  grpc::ServerWriteReactor<hoist::v1::Event>* Watch(
-      grpc::CallbackServerContext* context,
-      const hoist::v1::WatchRequest* request) override;
-  grpc::ServerUnaryReactor* Reload(
-      grpc::CallbackServerContext* context,
-      const hoist::v1::ReloadRequest* request,
-      hoist::v1::ReloadResponse* response) override;
-  grpc::ServerUnaryReactor* GetConfig(
-      grpc::CallbackServerContext* context,
-      const hoist::v1::GetConfigRequest* request,
-      hoist::v1::GetConfigResponse* response) override;
-  grpc::ServerUnaryReactor* Examine(
-      grpc::CallbackServerContext* context,
-      const hoist::v1::ExamineRequest* request,
-      hoist::v1::ExamineResponse* response) override;
-  grpc::ServerUnaryReactor* SetLogLevel(
-      grpc::CallbackServerContext* context,
-      const hoist::v1::SetLogLevelRequest* request,
-      hoist::v1::SetLogLevelResponse* response) override;
-  grpc::ServerWriteReactor<hoist::v1::TraceChunk>* Trace(
-      grpc::CallbackServerContext* context,
-      const hoist::v1::TraceRequest* request) override;
+  Reactor* Status(Context* context, const pb::StatusRequest* request,
+                  pb::NodeStatus* response) override;
+  Reactor* ListModels(Context* context, const pb::ListModelsRequest* request,
+                      pb::ListModelsResponse* response) override;
+  Reactor* ListGroups(Context* context, const pb::ListGroupsRequest* request,
+                      pb::ListGroupsResponse* response) override;
+  Reactor* Explain(Context* context, const pb::ExplainRequest* request,
+                   pb::ExplainResponse* response) override;
+  Reactor* ListSessions(Context* context,
+                        const pb::ListSessionsRequest* request,
+                        pb::ListSessionsResponse* response) override;
+  Reactor* EndSession(Context* context, const pb::EndSessionRequest* request,
+                      pb::EndSessionResponse* response) override;
+  Reactor* Sleep(Context* context, const pb::SleepRequest* request,
+                 pb::SleepResponse* response) override;
+  Reactor* Wake(Context* context, const pb::WakeRequest* request,
+                pb::WakeResponse* response) override;
+  Reactor* ListPlans(Context* context, const pb::ListPlansRequest* request,
+                     pb::ListPlansResponse* response) override;
+  Reactor* SetShare(Context* context, const pb::SetShareRequest* request,
+                    pb::SetShareResponse* response) override;
+  Writer<pb::LoadProgress>* Load(Context* context,
+                                 const pb::LoadRequest* request) override;
+  Writer<pb::CheckProgress>* Check(Context* context,
+                                   const pb::CheckRequest* request) override;
+  Reactor* Pin(Context* context, const pb::PinRequest* request,
+               pb::PinResponse* response) override;
+  Reactor* Unpin(Context* context, const pb::UnpinRequest* request,
+                 pb::UnpinResponse* response) override;
+  Reactor* Evict(Context* context, const pb::EvictRequest* request,
+                 pb::EvictResponse* response) override;
+  Writer<pb::DrainProgress>* Drain(Context* context,
+                                   const pb::DrainRequest* request) override;
+  Writer<pb::Event>* Watch(Context* context,
+                           const pb::WatchRequest* request) override;
+  Reactor* Reload(Context* context, const pb::ReloadRequest* request,
+                  pb::ReloadResponse* response) override;
+  Reactor* GetConfig(Context* context, const pb::GetConfigRequest* request,
+                     pb::GetConfigResponse* response) override;
+  Reactor* Examine(Context* context, const pb::ExamineRequest* request,
+                   pb::ExamineResponse* response) override;
+  Reactor* SetLogLevel(Context* context, const pb::SetLogLevelRequest* request,
+                       pb::SetLogLevelResponse* response) override;
+  Writer<pb::TraceChunk>* Trace(Context* context,
+                                const pb::TraceRequest* request) override;
 
  private:
   const std::shared_ptr<CallEnv> env_;

@@ -9,36 +9,35 @@
 
 namespace hoistd {
 
+namespace pb = hoist::v1;
+
 // Serves hoist.v1.Worker from the engine, to any client that may open the
 // socket. Each call has an engine session of its own, with the caller's uid.
 //
 // Threads:  gRPC's; nothing here waits.
-class WorkerService final : public hoist::v1::Worker::CallbackService {
+class WorkerService final : public pb::Worker::CallbackService {
  public:
+  using Context = grpc::CallbackServerContext;
+  using Reactor = grpc::ServerUnaryReactor;
+  template <typename Message>
+  using Writer = grpc::ServerWriteReactor<Message>;
+
   explicit WorkerService(std::shared_ptr<CallEnv> env) : env_(std::move(env)) {}
 
-  grpc::ServerUnaryReactor* ListDevices(
-      grpc::CallbackServerContext* context,
-      const hoist::v1::ListDevicesRequest* request,
-      hoist::v1::ListDevicesResponse* response) override;
-  grpc::ServerUnaryReactor* RegisterModel(
-      grpc::CallbackServerContext* context,
-      const hoist::v1::WorkerRegisterModelRequest* request,
-      hoist::v1::Model* response) override;
-  grpc::ServerUnaryReactor* DescribeModel(
-      grpc::CallbackServerContext* context,
-      const hoist::v1::WorkerDescribeModelRequest* request,
-      hoist::v1::Model* response) override;
-  grpc::ServerReadReactor<hoist::v1::WorkerPublishRequest>* Publish(
-      grpc::CallbackServerContext* context,
-      hoist::v1::Model* response) override;
-  grpc::ServerWriteReactor<hoist::v1::WorkerStageResponse>* Stage(
-      grpc::CallbackServerContext* context,
-      const hoist::v1::WorkerStageRequest* request) override;
-  grpc::ServerUnaryReactor* Prefetch(
-      grpc::CallbackServerContext* context,
-      const hoist::v1::WorkerPrefetchRequest* request,
-      hoist::v1::WorkerPrefetchResponse* response) override;
+  Reactor* ListDevices(Context* context, const pb::ListDevicesRequest* request,
+                       pb::ListDevicesResponse* response) override;
+  Reactor* RegisterModel(Context* context,
+                         const pb::WorkerRegisterModelRequest* request,
+                         pb::Model* response) override;
+  Reactor* DescribeModel(Context* context,
+                         const pb::WorkerDescribeModelRequest* request,
+                         pb::Model* response) override;
+  grpc::ServerReadReactor<pb::WorkerPublishRequest>* Publish(
+      Context* context, pb::Model* response) override;
+  Writer<pb::WorkerStageResponse>* Stage(
+      Context* context, const pb::WorkerStageRequest* request) override;
+  Reactor* Prefetch(Context* context, const pb::WorkerPrefetchRequest* request,
+                    pb::WorkerPrefetchResponse* response) override;
 
  private:
   const std::shared_ptr<CallEnv> env_;
