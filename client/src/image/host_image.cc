@@ -6,16 +6,38 @@
 #include <cerrno>
 #include <utility>
 
-#include "client/src/base/allocated_memfd.h"
+#include "hoist/shared/packet_socket.h"
 
 namespace hoist {
 namespace {
 
 constexpr uint64_t kHugePage = uint64_t{2} << 20;
+// A signal makes fallocate start again, so each call is bounded.
+constexpr uint64_t kAllocateAtOnce = uint64_t{64} << 20;
+
+Status Allocate(int fd, uint64_t bytes, const std::string& group) {
+  for (uint64_t done = 0; done < bytes;) {
+    const uint64_t piece = std::min(kAllocateAtOnce, bytes - done);
+    if (fallocate(fd, 0, static_cast<off_t>(done), static_cast<off_t>(piece)) ==
+        0) {
+      done += piece;
+    } else if (errno == ENOSPC || errno == ENOMEM) {
+      return Status(Code::kResourceExhausted,
+                    "this process has no memory for the " +
+                        std::to_string(bytes) + " bytes of group \"" + group +
+                        "\"; drop other host images, or raise its limit");
+    } else if (errno != EINTR) {
+      return ErrnoStatus(errno, "allocate the host image");
+    }
+  }
+  return Status();
+}
+
 // The memfd has exactly `bytes`. hoistd adds the last seals.
 Result<UniqueFd> NewImage(uint64_t bytes, const std::string& group) {
-  Result<UniqueFd> memfd = AllocatedMemfd("hoist-image", bytes, group);
+  Result<UniqueFd> memfd = CreateMemfd("hoist-image", bytes);
   if (!memfd.ok()) return memfd;
+  if (Status s = Allocate(memfd->get(), bytes, group); !s.ok()) return s;
   if (fcntl(memfd->get(), F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK) != 0) {
     return ErrnoStatus(errno, "seal the host image");
   }

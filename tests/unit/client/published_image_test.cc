@@ -92,7 +92,7 @@ TEST(PublishedImage, IsTheSameOnAnyNumberOfThreads) {
   ExpectFilled(BuildImage("g", source, nullptr, 4), source);
 }
 
-TEST(PublishedImage, HasAllItsMemoryBeforeItIsFilled) {
+TEST(PublishedImage, HasItsMemoryBeforeItIsFilled) {
   const ReadBytes none = [](const void*, std::span<std::byte>) {
     return Status();
   };
