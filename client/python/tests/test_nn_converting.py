@@ -113,6 +113,8 @@ class Steps:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.done: list[str] = []
+        self.there = ""  # hoistd's groups, which stand for its model.
+        self.lock = threading.Lock()
         self.before_hand_over: Callable[[str], None] = lambda group: None
         self.before_compute: Callable[[str], None] = lambda group: None
         monkeypatch.setattr(converting, "prepare_cast", self._prepare)
@@ -125,7 +127,9 @@ class Steps:
         def hand_over() -> str:
             self.before_hand_over(spec.name)
             self.done.append(f"hand over {spec.name}")
-            return f"model with {spec.name}"
+            with self.lock:
+                self.there += spec.name
+                return self.there
 
         return hand_over
 
@@ -145,24 +149,39 @@ class Steps:
             dict.fromkeys(groups), 1.0, given)
 
 
-def test_a_group_is_computed_while_the_one_before_is_handed_over(monkeypatch):
-    steps, b_computes = Steps(monkeypatch), threading.Event()
+def test_a_group_is_computed_while_two_are_handed_over(monkeypatch):
+    steps, c_computes = Steps(monkeypatch), threading.Event()
 
     def before_compute(group: str) -> None:
-        if group == "b":
-            b_computes.set()
         if group == "c":
-            assert "use model with a" in steps.done
+            c_computes.set()
+        if group == "d":
+            assert "hand over a" in steps.done
 
     def before_hand_over(group: str) -> None:
-        assert b_computes.wait(60)
+        assert c_computes.wait(60)
 
     steps.before_compute = before_compute
     steps.before_hand_over = before_hand_over
-    assert steps.run("abc") == "model with c"
-    assert [one for one in steps.done if "compute" not in one] == [
-        step for group in "abc" for step in (
-            f"hand over {group}", f"use model with {group}")]
+    assert sorted(steps.run("abcd")) == list("abcd")
+    assert "".join(sorted(one[-1] for one in steps.done
+                          if one.startswith("hand over"))) == "abcd"
+
+
+def test_the_whole_model_is_used_whichever_group_arrives_last(monkeypatch):
+    steps, b_arrived = Steps(monkeypatch), threading.Event()
+
+    def before_hand_over(group: str) -> None:
+        if group == "a":
+            assert b_arrived.wait(60)
+
+    def used(session: Any, model: str) -> None:
+        if model == "b":
+            b_arrived.set()
+
+    steps.before_hand_over = before_hand_over
+    monkeypatch.setattr(steps, "add", used)
+    assert steps.run("ab") == "ba"
 
 
 def test_what_was_handed_over_before_an_error_is_used(monkeypatch):
@@ -180,16 +199,19 @@ def test_what_was_handed_over_before_an_error_is_used(monkeypatch):
     steps.before_hand_over = before_hand_over
     with pytest.raises(ValueError, match="as it is told"):
         steps.run("abc")
-    assert steps.done == ["compute a", "hand over a", "use model with a"]
+    assert steps.done == ["compute a", "hand over a", "use a"]
 
 
-def test_no_group_is_handed_over_after_an_error(monkeypatch):
+def test_no_group_is_handed_over_after_an_error_is_seen(monkeypatch):
     steps = Steps(monkeypatch)
 
     def before_hand_over(group: str) -> None:
-        raise ValueError("as it is told")
+        if group == "a":
+            raise ValueError("as it is told")
 
     steps.before_hand_over = before_hand_over
     with pytest.raises(ValueError, match="as it is told"):
-        steps.run("abc")
-    assert steps.done == ["compute a", "compute b"]
+        steps.run("abcd")
+    assert "compute c" in steps.done
+    assert "hand over c" not in steps.done
+    assert "compute d" not in steps.done

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import concurrent.futures
 import contextlib
 import dataclasses
@@ -21,6 +22,11 @@ from .matching import Matched, conversions, input_name, retype
 from .uses import Uses
 
 
+# Groups on their way to hoistd: one fills its image while hoistd copies and
+# hashes the other.
+_AT_ONCE = 2
+
+
 @dataclasses.dataclass(frozen=True)
 class Conversion:
     """The changes to the files' model, and a name that identifies them all."""
@@ -34,8 +40,7 @@ class Conversion:
               original: Model, deadline: float, uses: Uses,
               progress: bool | None = False) -> Model:
         """Makes it in this process, unless hoistd has it already. A group is
-        computed while hoistd gets the one before. `uses` ends if that
-        fails."""
+        computed while hoistd gets those before. `uses` ends if that fails."""
         specs = [dataclasses.replace(spec, storage=dict(
             self.storage[spec.name])) for spec in specs]
         made = known_model(session, self.name, specs, cast=True)
@@ -47,25 +52,38 @@ class Conversion:
         with progress_bar(progress, f"convert {self.name}", total
                           ) as advance, _freed(self.device), (
                 contextlib.ExitStack()) as opened, (
-                concurrent.futures.ThreadPoolExecutor(1)) as pool:
+                concurrent.futures.ThreadPoolExecutor(_AT_ONCE)) as pool:
 
-            def hand_over(spec: GroupSpec, ready: Callable[[], Model]) -> Model:
+            def hand_over(ready: Callable[[], Model]) -> Model:
                 made = ready()
                 uses.add(session, made)
-                advance(spec.nbytes)
                 return made
 
-            last: concurrent.futures.Future[Model] | None = None
+            whole: Model | None = None
+            going: collections.deque[tuple[
+                GroupSpec, concurrent.futures.Future[Model]]]
+            going = collections.deque()
+
+            def one_ends() -> None:
+                nonlocal whole
+                spec, handed = going.popleft()
+                made = handed.result()
+                if whole is None or len(made) > len(whole):
+                    whole = made
+                advance(spec.nbytes)
+
             for spec in specs:
                 ready = prepare_cast(
                     session, self.name, spec, original[spec.name], deadline,
                     opened, _computer(spec, self.computed, self.device))
-                if last is not None:
-                    last.result()
-                last = pool.submit(hand_over, spec, ready)
+                if len(going) == _AT_ONCE:
+                    one_ends()
+                going.append((spec, pool.submit(hand_over, ready)))
                 del ready  # It has the group's bytes.
-            assert last is not None
-            return last.result()
+            while going:
+                one_ends()
+            assert whole is not None
+            return whole
 
 
 def convert(root: nn.Module, session: _session.Session,
