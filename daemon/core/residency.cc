@@ -36,4 +36,26 @@ std::optional<Residency> NextState(Residency from, ResidencyEvent event) {
   return std::nullopt;
 }
 
+const char* ToString(Residency residency) {
+  switch (residency) {
+    case Residency::kAbsent:
+      return "absent";
+    case Residency::kReserved:
+      return "reserved";
+    case Residency::kFilling:
+      return "filling";
+    case Residency::kArrived:
+      return "arrived";
+    case Residency::kPresent:
+      return "present";
+    case Residency::kSpilling:
+      return "spilling";
+    case Residency::kLeaving:
+      return "leaving";
+    case Residency::kLost:
+      return "lost";
+  }
+  return "?";
+}
+
 }  // namespace hoistd

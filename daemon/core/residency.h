@@ -40,6 +40,8 @@ inline constexpr int kResidencyEventCount = 11;
 // Returns nullopt where `event` is illegal in `from`. Pure.
 std::optional<Residency> NextState(Residency from, ResidencyEvent event);
 
+const char* ToString(Residency residency);
+
 }  // namespace hoistd
 
 #endif  // HOIST_DAEMON_CORE_RESIDENCY_H_

@@ -36,6 +36,7 @@ class PieceBook {
   // Whether the last choice makes it hot.
   bool wanted(size_t piece) const { return pieces_[piece].wanted; }
   Heat& heat() { return heat_; }
+  const Heat& heat() const { return heat_; }
   // Device memory of all that are not cold.
   uint64_t device_bytes() const;
 

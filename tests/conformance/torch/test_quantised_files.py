@@ -398,9 +398,10 @@ def test_the_gpu_unpacks_weights_or_else_the_cpu(hoistd, device, tmp_path, base,
             raise torch.OutOfMemoryError("as it is told")
         return convert(self, tensors, *args, **kwargs)
 
-    monkeypatch.setattr(library.Mxfp4Dequantize, "convert", recorded)
     WRITERS["mxfp4 unpacked"](base, tmp_path)
-    loaded = load(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(library.Mxfp4Dequantize, "convert", recorded)
+        loaded = load(tmp_path)
     assert devices == {"meta", "cuda", *["cpu"] * full}
     assert_equal_outputs(run(loaded, device),
                          run(the_librarys(tmp_path, device), device))
