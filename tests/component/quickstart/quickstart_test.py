@@ -107,7 +107,7 @@ class Newcomer(unittest.TestCase):
         self.assertEqual(said.count("== C++ worker"), 2, said)
         # What looks like trouble, and is none.
         self.assertIn("2 stages were refused on purpose", said)
-        self.assertIn(" 2 refused;", said)
+        self.assertIn(", stages refused 2", said)
         self.assertNotIn("[warning]", said)
         self.assertNotIn("FAIL", said)
 
