@@ -212,6 +212,5 @@ def test_no_group_is_handed_over_after_an_error_is_seen(monkeypatch):
     steps.before_hand_over = before_hand_over
     with pytest.raises(ValueError, match="as it is told"):
         steps.run("abcd")
-    assert "compute c" in steps.done
     assert "hand over c" not in steps.done
     assert "compute d" not in steps.done

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import threading
 from typing import Any, Callable, Iterator
@@ -140,17 +141,32 @@ def plant(daemon: RealDaemon) -> None:
     raise ValueError("planted")
 
 
-def fill(daemon: RealDaemon, size: str = "largest_free_bytes") -> None:
-    """Of the host tier, all that is free, until it is forgotten."""
-    room = int(daemon.tier("HOST")[size])
+def fill(daemon: RealDaemon) -> None:
+    """All of the host tier that may be had, until it is forgotten."""
+    size = daemon.tier("HOST")["capacity_bytes"]
     with hoist.connect(daemon.socket) as session:
-        session.publish("filler", "g", {
-            "w": torch.zeros(room, dtype=torch.uint8)}, deadline=1)
-    daemon.ctl("pin", "filler", "--tier", "host")
+        for number in itertools.count():
+            try:
+                session.publish("filler", f"g{number}", {
+                    "w": torch.zeros(size, dtype=torch.uint8)}, deadline=0.05)
+            except hoist.ResourceExhausted:
+                size //= 2
+                if size < 4096:
+                    break
+        daemon.ctl("pin", "filler", "--tier", "host")
 
 
 def unfill(daemon: RealDaemon) -> None:
     daemon.ctl("evict", "filler", "--forget")
+
+
+def assert_all_may_go(daemon: RealDaemon) -> None:
+    """Nothing holds memory of the host tier: one image may have all of it."""
+    with hoist.connect(daemon.socket) as session:
+        session.publish("all", "g", {"w": torch.zeros(
+            daemon.tier("HOST")["capacity_bytes"], dtype=torch.uint8)},
+                        deadline=1)
+    daemon.ctl("evict", "all", "--forget")
 
 
 def drain_and_plant(daemon: RealDaemon) -> None:

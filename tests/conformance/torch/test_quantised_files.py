@@ -17,7 +17,7 @@ pytest.importorskip("transformers.core_model_loading")
 import hoist  # noqa: E402
 from deaths import until  # noqa: E402
 from equal import assert_equal_outputs, same_bytes  # noqa: E402
-from failing import LATE, fill, models_in, unfill  # noqa: E402
+from failing import LATE, assert_all_may_go, models_in  # noqa: E402
 from loaded import (check_adapters, check_budgets,  # noqa: E402
                     check_compiled, check_outlives, check_shared)
 from packed import (DTYPE, WRITERS, config, tell, with_kernels,  # noqa: E402
@@ -466,8 +466,7 @@ def test_a_load_that_fails_at_the_last_group_leaves_nothing_there(
     undo(daemon)
     until(lambda: not models_in(daemon))
     assert int(daemon.status()["leases"]) == 0
-    fill(daemon, "capacity_bytes")
-    unfill(daemon)
+    assert_all_may_go(daemon)
     loaded = load(folder)  # From the begin.
     assert calls == 12
     assert_equal_outputs(run(loaded, device),

@@ -76,7 +76,7 @@ class Conversion:
                 ready = prepare_cast(
                     session, self.name, spec, original[spec.name], deadline,
                     opened, _computer(spec, self.computed, self.device))
-                if len(going) == _AT_ONCE:
+                while going and (len(going) == _AT_ONCE or going[0][1].done()):
                     one_ends()
                 going.append((spec, pool.submit(hand_over, ready)))
                 del ready  # It has the group's bytes.
