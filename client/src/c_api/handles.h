@@ -90,19 +90,24 @@ struct Needed {
   const void* argument;
   std::string_view what;
 };
+inline const Needed* FirstMissing(std::initializer_list<Needed> all) {
+  const Needed* const found =
+      std::ranges::find(all, nullptr, &Needed::argument);
+  return found == all.end() ? nullptr : found;
+}
 inline Status Check(std::initializer_list<Needed> all) {
-  for (const Needed& needed : all) {
-    if (needed.argument == nullptr) return Missing(needed.what);
-  }
-  return Status();
+  const Needed* const missing = FirstMissing(all);
+  return missing == nullptr ? Status() : Missing(missing->what);
 }
 
 template <typename Body>
 int Guarded(hoist_error** error, std::initializer_list<Needed> needed,
             const Body& body) noexcept {
   return Guarded(error, [&]() -> Status {
-    Status there = Check(needed);
-    return there.ok() ? body() : there;
+    if (const Needed* missing = FirstMissing(needed)) {
+      return Missing(missing->what);
+    }
+    return body();
   });
 }
 
@@ -114,8 +119,10 @@ int With(Handle* handle, std::string_view what, hoist_error** error,
   return Guarded(error, [&]() -> Status {
     if (handle == nullptr) return Missing(what);
     if (handle->own->forked()) return ForkedStatus();
-    Status there = Check(needed);
-    return there.ok() ? body(*handle->own) : there;
+    if (const Needed* missing = FirstMissing(needed)) {
+      return Missing(missing->what);
+    }
+    return body(*handle->own);
   });
 }
 
