@@ -8,10 +8,10 @@
 #include <cstring>
 #include <thread>
 
-#include "client/src/device/cuda_context.h"
 #include "gtest/gtest.h"
 #include "hoist/shared/mapping.h"
 #include "hoist/shared/packet_socket.h"
+#include "tests/unit/client/on_gpu.h"
 
 namespace hoist::arena_memory_test {
 
@@ -51,18 +51,11 @@ TEST(EmulatedArenaMemory, AMemfdThatIsTooShortIsRefused) {
             Code::kInvalidArgument);
 }
 
-class CudaArena : public ::testing::Test {
+class CudaArena : public testing::OnGpu<> {
  protected:
   void SetUp() override {
-    Result<cuda::Driver> driver = cuda::Driver::Load();
-    if (!driver.ok()) GTEST_SKIP() << driver.status().ToString();
-    driver_ = *driver;
-    cuda::DeviceId device = 0;
-    cuda::Uuid uuid = {};
-    ASSERT_EQ(driver_.device_get(&device, 0), cuda::kSuccess);
-    ASSERT_EQ(driver_.device_uuid(&uuid, device), cuda::kSuccess);
-    uuid_ = uuid.bytes;
-    context_ = CudaContext::Open(uuid_).value();
+    OnGpu::SetUp();
+    if (context_ == nullptr) return;
     const cuda::ScopedContext current(driver_, context_->context());
     for (cuda::Stream& stream : streams_) {
       ASSERT_EQ(driver_.stream_create(&stream, cuda::kStreamNonBlocking),
@@ -98,9 +91,6 @@ class CudaArena : public ::testing::Test {
     ASSERT_EQ(driver_.stream_sync(stream), cuda::kSuccess);
   }
 
-  cuda::Driver driver_ = {};
-  std::array<uint8_t, 16> uuid_ = {};
-  std::unique_ptr<CudaContext> context_;
   std::array<cuda::Stream, 2> streams_ = {};
 
  private:

@@ -11,10 +11,10 @@
 #include <thread>
 #include <vector>
 
-#include "client/src/device/cuda_context.h"
 #include "client/src/device/word_wait.h"
 #include "gtest/gtest.h"
 #include "hoist/shared/packet_socket.h"
+#include "tests/unit/client/on_gpu.h"
 
 namespace hoist::pass_boundary_test {
 
@@ -104,21 +104,14 @@ TEST_F(EmulatedBoundary, PassesGoOnBesideOneThatGivesUp) {
 }
 
 // With stream memory operations, and with host functions.
-class CudaBoundary : public ::testing::TestWithParam<const char*> {
+class CudaBoundary
+    : public testing::OnGpu<::testing::TestWithParam<const char*>> {
  protected:
   void SetUp() override {
-    Result<cuda::Driver> driver = cuda::Driver::Load();
-    if (!driver.ok()) GTEST_SKIP() << driver.status().ToString();
-    driver_ = *driver;
-    cuda::DeviceId device = 0;
-    cuda::Uuid uuid = {};
-    ASSERT_EQ(driver_.device_get(&device, 0), cuda::kSuccess);
-    ASSERT_EQ(driver_.device_uuid(&uuid, device), cuda::kSuccess);
-    auto context = CudaContext::Open(uuid.bytes);
-    ASSERT_TRUE(context.ok()) << context.status().ToString();
-    context_ = std::move(context).value();
+    OnGpu::SetUp();
+    if (context_ == nullptr) return;
     setenv("HOIST_STREAM_OPS", GetParam(), 1);
-    auto order = CreateCudaOrder(uuid.bytes);
+    auto order = CreateCudaOrder(uuid_);
     unsetenv("HOIST_STREAM_OPS");
     ASSERT_TRUE(order.ok()) << order.status().ToString();
     order_ = std::move(order).value();
@@ -161,8 +154,6 @@ class CudaBoundary : public ::testing::TestWithParam<const char*> {
     WakeWord(word(1));
   }
 
-  cuda::Driver driver_ = {};
-  std::unique_ptr<CudaContext> context_;
   std::unique_ptr<StreamOrder> order_;
   std::unique_ptr<PassBoundary> boundary_;
   Mapping memory_;

@@ -16,11 +16,11 @@
 #include <utility>
 #include <vector>
 
-#include "client/src/device/cuda_context.h"
 #include "gtest/gtest.h"
 #include "hoist/shared/cuda_driver.h"
 #include "tests/support/no_threads.h"
 #include "tests/support/pattern.h"
+#include "tests/unit/client/on_gpu.h"
 
 namespace hoist::published_image_test {
 
@@ -161,24 +161,16 @@ TEST(PublishedImage, OfAnEmulatedDeviceIsReadAsItIs) {
 }
 
 // A GPU, and kBytes of its memory.
-class CudaPublishedImage : public ::testing::Test {
+class CudaPublishedImage : public testing::OnGpu<> {
  protected:
   void SetUp() override {
-    Result<cuda::Driver> driver = cuda::Driver::Load();
-    if (!driver.ok()) GTEST_SKIP() << driver.status().ToString();
-    driver_ = *driver;
-    cuda::DeviceId device = 0;
-    cuda::Uuid uuid = {};
-    ASSERT_EQ(driver_.device_get(&device, 0), cuda::kSuccess);
-    ASSERT_EQ(driver_.device_uuid(&uuid, device), cuda::kSuccess);
-    auto context = CudaContext::Open(uuid.bytes);
-    ASSERT_TRUE(context.ok()) << context.status().ToString();
-    context_ = std::move(context).value();
+    OnGpu::SetUp();
+    if (context_ == nullptr) return;
     current_.emplace(driver_, context_->context());
     ASSERT_EQ(driver_.alloc(&there_, kBytes), cuda::kSuccess);
     ASSERT_EQ(driver_.copy_in(there_, source_.data(), kBytes), cuda::kSuccess);
     auto read =
-        ReadFrom({.name = "", .uuid = uuid.bytes, .kind = DeviceKind::kCuda});
+        ReadFrom({.name = "", .uuid = uuid_, .kind = DeviceKind::kCuda});
     ASSERT_TRUE(read.ok()) << read.status().ToString();
     read_ = std::move(read).value();
   }
@@ -192,8 +184,6 @@ class CudaPublishedImage : public ::testing::Test {
   }
 
   const std::vector<std::byte> source_ = Pattern(kBytes, 7);
-  cuda::Driver driver_ = {};
-  std::unique_ptr<CudaContext> context_;
   std::optional<cuda::ScopedContext> current_;
   cuda::Address there_ = 0;
   ReadBytes read_;

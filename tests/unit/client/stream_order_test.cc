@@ -8,29 +8,21 @@
 #include <memory>
 #include <string>
 
-#include "client/src/device/cuda_context.h"
 #include "gtest/gtest.h"
 #include "hoist/shared/mapping.h"
 #include "hoist/shared/packet_socket.h"
+#include "tests/unit/client/on_gpu.h"
 
 namespace hoist::stream_order_test {
 
 using Kind = WordOp::Kind;
 
 // Each test with stream memory operations, and with host functions.
-class CudaOrder : public ::testing::TestWithParam<const char*> {
+class CudaOrder : public testing::OnGpu<::testing::TestWithParam<const char*>> {
  protected:
   void SetUp() override {
-    Result<cuda::Driver> driver = cuda::Driver::Load();
-    if (!driver.ok()) GTEST_SKIP() << driver.status().ToString();
-    driver_ = *driver;
-    cuda::DeviceId device = 0;
-    cuda::Uuid uuid = {};
-    ASSERT_EQ(driver_.device_get(&device, 0), cuda::kSuccess);
-    ASSERT_EQ(driver_.device_uuid(&uuid, device), cuda::kSuccess);
-    auto context = CudaContext::Open(uuid.bytes);
-    ASSERT_TRUE(context.ok()) << context.status().ToString();
-    context_ = std::move(context).value();
+    OnGpu::SetUp();
+    if (context_ == nullptr) return;
     ASSERT_EQ(driver_.push_context(context_->context()), cuda::kSuccess);
     for (cuda::Stream& stream : streams_) {
       ASSERT_EQ(driver_.stream_create(&stream, cuda::kStreamNonBlocking),
@@ -39,7 +31,7 @@ class CudaOrder : public ::testing::TestWithParam<const char*> {
     cuda::Context popped = nullptr;
     ASSERT_EQ(driver_.pop_context(&popped), cuda::kSuccess);
     setenv("HOIST_STREAM_OPS", GetParam(), 1);
-    auto order = CreateCudaOrder(uuid.bytes);
+    auto order = CreateCudaOrder(uuid_);
     unsetenv("HOIST_STREAM_OPS");
     ASSERT_TRUE(order.ok()) << order.status().ToString();
     order_ = std::move(order).value();
@@ -71,8 +63,6 @@ class CudaOrder : public ::testing::TestWithParam<const char*> {
     return driver_.stream_query(stream) == cuda::kSuccess;
   }
 
-  cuda::Driver driver_ = {};
-  std::unique_ptr<CudaContext> context_;
   std::unique_ptr<StreamOrder> order_;
   UniqueFd memory_;
   Mapping mapping_;

@@ -8,9 +8,9 @@
 #include <thread>
 #include <vector>
 
-#include "client/src/device/cuda_context.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/client/on_gpu.h"
 
 namespace hoist::touch_counts_test {
 
@@ -61,25 +61,17 @@ TEST(TouchCounts, NothingThatIsAddedMeanwhileIsLost) {
   EXPECT_EQ(seen, kTouches);
 }
 
-class CudaTouchCounts : public ::testing::Test {
+class CudaTouchCounts : public testing::OnGpu<> {
  protected:
   static constexpr size_t kCounts = 4;
 
   void SetUp() override {
-    Result<cuda::Driver> driver = cuda::Driver::Load();
-    if (!driver.ok()) GTEST_SKIP() << driver.status().ToString();
-    driver_ = *driver;
-    cuda::DeviceId device = 0;
-    cuda::Uuid uuid = {};
-    ASSERT_EQ(driver_.device_get(&device, 0), cuda::kSuccess);
-    ASSERT_EQ(driver_.device_uuid(&uuid, device), cuda::kSuccess);
-    auto context = CudaContext::Open(uuid.bytes);
-    ASSERT_TRUE(context.ok()) << context.status().ToString();
-    context_ = std::move(context).value();
+    OnGpu::SetUp();
+    if (context_ == nullptr) return;
     const cuda::ScopedContext current(driver_, context_->context());
     ASSERT_EQ(driver_.alloc(&at_, kCounts * sizeof(uint32_t)), cuda::kSuccess);
     auto counts =
-        CountsOnGpu(uuid.bytes, reinterpret_cast<const void*>(at_), kCounts);
+        CountsOnGpu(uuid_, reinterpret_cast<const void*>(at_), kCounts);
     ASSERT_TRUE(counts.ok()) << counts.status().ToString();
     counts_ = std::move(counts).value();
   }
@@ -95,8 +87,6 @@ class CudaTouchCounts : public ::testing::Test {
               cuda::kSuccess);
   }
 
-  cuda::Driver driver_ = {};
-  std::unique_ptr<CudaContext> context_;
   cuda::Address at_ = 0;
   std::unique_ptr<TouchCounts> counts_;
 };
