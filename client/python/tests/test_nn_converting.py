@@ -184,6 +184,16 @@ def test_the_whole_model_is_used_whichever_group_arrives_last(monkeypatch):
     assert steps.run("ab") == "ba"
 
 
+def test_no_thread_is_needed(monkeypatch):
+    steps = Steps(monkeypatch)
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    assert steps.run("abc") == "abc"
+
+
 def test_what_was_handed_over_before_an_error_is_used(monkeypatch):
     steps, b_computes = Steps(monkeypatch), threading.Event()
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import collections
-import concurrent.futures
 import contextlib
 import dataclasses
+import threading
+from concurrent.futures import Future, wait
 from typing import Callable, Iterator, Mapping
 
 import torch
@@ -51,8 +52,7 @@ class Conversion:
         total = sum(spec.nbytes for spec in specs)
         with progress_bar(progress, f"convert {self.name}", total
                           ) as advance, _freed(self.device), (
-                contextlib.ExitStack()) as opened, (
-                concurrent.futures.ThreadPoolExecutor(_AT_ONCE)) as pool:
+                contextlib.ExitStack()) as opened:
 
             def hand_over(ready: Callable[[], Model]) -> Model:
                 made = ready()
@@ -60,8 +60,7 @@ class Conversion:
                 return made
 
             whole: Model | None = None
-            going: collections.deque[tuple[
-                GroupSpec, concurrent.futures.Future[Model]]]
+            going: collections.deque[tuple[GroupSpec, Future[Model]]]
             going = collections.deque()
 
             def one_ends() -> None:
@@ -72,18 +71,43 @@ class Conversion:
                     whole = made
                 advance(spec.nbytes)
 
-            for spec in specs:
-                ready = prepare_cast(
-                    session, self.name, spec, original[spec.name], deadline,
-                    opened, _computer(spec, self.computed, self.device))
-                while going and (len(going) == _AT_ONCE or going[0][1].done()):
+            try:
+                for spec in specs:
+                    ready = prepare_cast(
+                        session, self.name, spec, original[spec.name],
+                        deadline, opened,
+                        _computer(spec, self.computed, self.device))
+                    while going and (len(going) == _AT_ONCE
+                                     or going[0][1].done()):
+                        one_ends()
+                    going.append((spec, _started(hand_over, ready)))
+                    del ready  # It has the group's bytes.
+                while going:
                     one_ends()
-                going.append((spec, pool.submit(hand_over, ready)))
-                del ready  # It has the group's bytes.
-            while going:
-                one_ends()
+            finally:  # They read what `opened` has.
+                wait([handed for _, handed in going])
             assert whole is not None
             return whole
+
+
+def _started(hand_over: Callable[[Callable[[], Model]], Model],
+             ready: Callable[[], Model]) -> Future[Model]:
+    """In a thread of its own, or here if none can be started."""
+    handed: Future[Model] = Future()
+    try:
+        threading.Thread(target=_hand_over, args=(hand_over, ready, handed),
+                         daemon=True).start()
+    except RuntimeError:
+        _hand_over(hand_over, ready, handed)
+    return handed
+
+
+def _hand_over(hand_over: Callable[[Callable[[], Model]], Model],
+               ready: Callable[[], Model], handed: Future[Model]) -> None:
+    try:
+        handed.set_result(hand_over(ready))
+    except BaseException as error:
+        handed.set_exception(error)
 
 
 def convert(root: nn.Module, session: _session.Session,
