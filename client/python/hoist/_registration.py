@@ -59,13 +59,6 @@ class Joined:
     parts: Union[str, Sequence[Union[str, tuple[str, int, int]]]]
 
 
-# hoist_group_spec, hoist_joined_part and hoist_joined_tensor. A model may have ten
-# thousand, and ctypes makes objects for each that Python's collector visits.
-_GROUP = struct.Struct("PPN")
-_PART = struct.Struct("PQQQQ")
-_JOINED = struct.Struct("PiPPN")
-
-
 class Registration:
     """The C options; keeps the referenced memory alive."""
 
@@ -90,7 +83,7 @@ class Registration:
         tensors = self._texts([tensor for one in lists for tensor in one])
         starts = _starts(tensors, lists)
         self.options.grouping = _c.GROUPS_EXPLICIT
-        self.options.groups = _packed(_c.GroupSpec, _GROUP, zip(
+        self.options.groups = _packed(_c.GroupSpec, zip(
             _addresses(self._texts(list(groups))), starts, map(len, lists)))
         self.options.group_count = len(lists)
 
@@ -101,13 +94,13 @@ class Registration:
                    for part in one]
         tensors = self._texts([part if isinstance(part, str) else part[0]
                                for one in lists for part in one])
-        parts = _packed(_c.JoinedPart, _PART, [
+        parts = _packed(_c.JoinedPart, [
             (tensor, *of) for tensor, of in zip(_addresses(tensors), numbers)])
         shapes = [one.shape for one in joined.values()]
         sizes = [size for shape in shapes for size in shape]
         laid_out = (c.c_int64 * len(sizes))(*sizes)
         self._kept += [parts, laid_out]
-        self.options.joined = _packed(_c.JoinedTensor, _JOINED, zip(
+        self.options.joined = _packed(_c.JoinedTensor, zip(
             _addresses(self._texts(list(joined))), map(len, shapes),
             _starts(laid_out, shapes), _starts(parts, lists), map(len, lists)))
         self.options.joined_count = len(lists)
@@ -129,8 +122,13 @@ def _numbers(name: str, given: str | tuple[str, int, int]
     return offset, size, count, stride
 
 
-def _packed(kind: type[Any], layout: struct.Struct,
-            rows: Iterable[tuple[Any, ...]]) -> Any:
+def _packed(kind: type[Any], rows: Iterable[tuple[Any, ...]]) -> Any:
+    """An array of these records, with pointers as addresses. A model may have
+    ten thousand, and ctypes makes objects for each that Python's collector
+    visits."""
+    codes = (getattr(field, "_type_", "") for _, field in kind._fields_)
+    layout = struct.Struct("".join(
+        code if code in ("i", "L") else "P" for code in codes))
     packed = bytearray().join(layout.pack(*row) for row in rows)
     return (kind * (len(packed) // layout.size)).from_buffer(packed)
 
