@@ -20,10 +20,12 @@
 #include "gtest/gtest.h"
 #include "tests/support/pattern.h"
 #include "tests/support/status_matchers.h"
+#include "tests/unit/mover/sealed_memfd.h"
 
 namespace hoistd::mover_test {
 
 using testing::IsOk;
+using testing::SealedMemfd;
 using testing::StatusIs;
 
 // Three pieces, the last of one page.
@@ -60,14 +62,6 @@ class HeldThreads final : public Threads {
   std::deque<Executor::Task> tasks_;
 };
 
-hoist::UniqueFd Memfd(std::span<const std::byte> bytes, int seals) {
-  hoist::UniqueFd fd(memfd_create("image", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  EXPECT_EQ(write(fd.get(), bytes.data(), bytes.size()),
-            static_cast<ssize_t>(bytes.size()));
-  EXPECT_EQ(fcntl(fd.get(), F_ADD_SEALS, seals), 0);
-  return fd;
-}
-
 struct Reported {
   absl::Status status;
   TransferResult result;
@@ -93,7 +87,7 @@ class MoverReceives : public ::testing::Test {
     transfer.id = TransferId(1);
     transfer.group = group_;
     transfer.way = ClientToHost{
-        std::make_shared<hoist::UniqueFd>(Memfd(image_, seals)), 4096};
+        std::make_shared<hoist::UniqueFd>(SealedMemfd(image_, seals)), 4096};
     mover_->Start(std::move(transfer));
   }
 

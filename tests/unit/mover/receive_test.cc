@@ -13,27 +13,21 @@
 #include "hoist/shared/unique_fd.h"
 #include "tests/support/pattern.h"
 #include "tests/support/status_matchers.h"
+#include "tests/unit/mover/sealed_memfd.h"
 
 namespace hoistd::receive_test {
 
 using ::testing::HasSubstr;
 using testing::Pattern;
+using testing::SealedMemfd;
 using testing::StatusIs;
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr int kSeals = F_SEAL_WRITE | F_SEAL_SHRINK;
 
-hoist::UniqueFd Memfd(std::span<const std::byte> bytes, int seals) {
-  hoist::UniqueFd fd(memfd_create("image", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  EXPECT_EQ(write(fd.get(), bytes.data(), bytes.size()),
-            static_cast<ssize_t>(bytes.size()));
-  EXPECT_EQ(fcntl(fd.get(), F_ADD_SEALS, seals), 0);
-  return fd;
-}
-
 TEST(ReceiveImage, BringsAPart) {
   const std::vector<std::byte> image = Pattern(8192, 7);
-  const hoist::UniqueFd fd = Memfd(image, kSeals);
+  const hoist::UniqueFd fd = SealedMemfd(image, kSeals);
   ASSERT_EQ(lseek(fd.get(), 1000, SEEK_SET), 1000);  // Does not matter.
   std::vector<std::byte> to(4096);
   ASSERT_OK(ReceiveImage(fd.get(), 2048, to));
@@ -42,7 +36,7 @@ TEST(ReceiveImage, BringsAPart) {
 
 TEST(MapImage, ShowsTheBytesWhereTheyAre) {
   const std::vector<std::byte> image = Pattern(8192, 7);
-  const hoist::UniqueFd fd = Memfd(image, kSeals);
+  const hoist::UniqueFd fd = SealedMemfd(image, kSeals);
   ASSERT_OK_AND_ASSIGN(const hoist::Mapping mapped, MapImage(fd.get(), 8192));
   EXPECT_TRUE(std::ranges::equal(mapped.span(), image));
 }
@@ -50,7 +44,7 @@ TEST(MapImage, ShowsTheBytesWhereTheyAre) {
 TEST(ReceiveImage, BytesThatCouldStillChangeAreRefused) {
   const std::vector<std::byte> image = Pattern(4096, 7);
   for (const int seals : {0, F_SEAL_WRITE, F_SEAL_SHRINK, F_SEAL_GROW}) {
-    const hoist::UniqueFd fd = Memfd(image, seals);
+    const hoist::UniqueFd fd = SealedMemfd(image, seals);
     std::vector<std::byte> to(4096);
     EXPECT_THAT(ReceiveImage(fd.get(), 0, to),
                 StatusIs(kInvalid, HasSubstr("F_SEAL_WRITE")))
@@ -70,7 +64,7 @@ TEST(ReceiveImage, WhatIsNoMemfdIsRefused) {
 }
 
 TEST(ReceiveImage, AShortMemfdIsRefused) {
-  const hoist::UniqueFd fd = Memfd(Pattern(4096, 7), kSeals);
+  const hoist::UniqueFd fd = SealedMemfd(Pattern(4096, 7), kSeals);
   std::vector<std::byte> to(4096);
   EXPECT_THAT(ReceiveImage(fd.get(), 1, to),
               StatusIs(kInvalid, HasSubstr("shorter")));
