@@ -141,12 +141,14 @@ class Engine:
         from vllm.compilation.counter import compilation_counter
         return compilation_counter.num_aot_artifacts_loaded
 
-    def generate(self, tokens: int = 24) -> list[list[int]]:
+    def generate(self, tokens: int = 24, adapter: Any = None
+                 ) -> list[list[int]]:
         from vllm import SamplingParams
         made = self.llm.generate(
             [{"prompt_token_ids": list(one)} for one in PROMPTS],
             SamplingParams(temperature=0, max_tokens=tokens, detokenize=False,
-                           ignore_eos=True), use_tqdm=False)
+                           ignore_eos=True),
+            use_tqdm=False, lora_request=adapter)
         return [list(one.outputs[0].token_ids) for one in made]
 
     def ask(self, what: str) -> list[Any]:

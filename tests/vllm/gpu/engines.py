@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import json
@@ -14,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Any, Iterator
+from typing import Any, Iterator, Sequence
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "support"))
@@ -42,6 +43,18 @@ class Place:
     @property
     def patience_s(self) -> int:
         return 900 if self.small else 180
+
+    def of(self, kind: str) -> pathlib.Path:
+        """What model.py made."""
+        return (self.model if kind == "llama"
+                else self.model.with_name(f"{self.model.name}-{kind}"))
+
+    def make(self, *kinds: str) -> None:
+        """Another process makes what is not there, so that none of the GPU's
+        memory is this one's."""
+        size = ("16", "512", "2048") if self.small else ("16", "4096", "32000")
+        subprocess.run([sys.executable, str(HERE / "model.py"),
+                        str(self.model), *size, *kinds], check=True)
 
     def options(self, **given: Any) -> dict[str, Any]:
         """Of an engine."""
@@ -118,8 +131,27 @@ class Engine:
         self.process.wait()
 
 
+def why_not(starting: Sequence[Any]) -> list[str | None]:
+    """Waits for all at once, so that each has its own time. None: it is up."""
+    def ready(one: Any) -> str | None:
+        try:
+            one.ready()
+        except Failed as failed:
+            return " ".join(str(failed).split())[-300:]
+        return None
+
+    with concurrent.futures.ThreadPoolExecutor(len(starting)) as pool:
+        return list(pool.map(ready, starting))
+
+
+def children(pid: int) -> list[int]:
+    said = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(one) for one in said.split()]
+
+
 def gpu_mib(pid: int | None = None) -> int | None:
-    """Memory in use: of a process, or all. None: no GPU says."""
+    """Memory in use: of a process and its children, or all. None: no GPU says.
+    """
     if not shutil.which("nvidia-smi"):
         return None
     query = (["--query-gpu=memory.used"] if pid is None
@@ -128,8 +160,11 @@ def gpu_mib(pid: int | None = None) -> int | None:
                            "--format=csv,noheader,nounits"],
                           capture_output=True, text=True, check=True).stdout
     rows = [line.split(",") for line in said.splitlines()]
-    found = [row[-1] for row in rows if pid is None or int(row[0]) == pid]
-    return int(found[0]) if found and found[0].strip().isdigit() else None
+    pids = None if pid is None else {pid, *children(pid)}
+    found = [row[-1].strip() for row in rows
+             if pids is None or int(row[0]) in pids]
+    return sum(map(int, found)) if found and all(
+        one.isdigit() for one in found) else None
 
 
 @contextlib.contextmanager

@@ -28,6 +28,11 @@ engine.PROMPTS = prompts([5, 17, 32, 64, 100, 200, 333, 500])
 
 
 class Measured(engine.Engine):
+    def adapted(self, adapter: str, tokens: int) -> list[list[int]]:
+        """As `generate`, with a LoRA adapter."""
+        from vllm.lora.request import LoRARequest
+        return self.generate(tokens, LoRARequest("adapter", 1, adapter))
+
     def rate(self, batch: int, tokens: int, most: int = 8) -> dict[str, Any]:
         """Tokens a second, prompts of 64 tokens included. Repeated until three
         runs in a row differ by less than 2 %, or `most` times."""

@@ -1,23 +1,91 @@
-"""A Llama of random weights: model.py FOLDER LAYERS WIDTH VOCABULARY"""
+"""Models of random weights: model.py FOLDER LAYERS WIDTH VOCABULARY KIND...
+
+llama: FOLDER, a Llama. All others are beside it, as FOLDER-KIND:
+blocks: a Llama of half its layers, in fp8 with a scale for each block of 128.
+mixture: a Qwen3 of a quarter of its layers, with 32 experts in each.
+adapter: one of rank 8 for the Llama.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import pathlib
+import shutil
 import sys
+from typing import Iterator
 
 import torch
 from safetensors.torch import save_file
 
 HEAD = 128
+BLOCK = 128
+EXPERTS = 32
+RANK = 8
+ADAPTED = ("self_attn.q_proj", "self_attn.v_proj", "mlp.down_proj")
+
+Tensors = dict[str, torch.Tensor]
 
 
-def config(layers: int, width: int, vocabulary: int) -> dict[str, object]:
+def llama(folder: pathlib.Path, layers: int, width: int, vocabulary: int
+          ) -> None:
+    save(folder, llama_config(layers, width, vocabulary),
+         (layer(llama_shapes(width)) for _ in range(layers)))
+
+
+def blocks(folder: pathlib.Path, layers: int, width: int, vocabulary: int
+           ) -> None:
+    save(folder, {**llama_config(layers // 2, width, vocabulary),
+                  "quantization_config": {
+                      "quant_method": "fp8", "fmt": "e4m3",
+                      "activation_scheme": "dynamic",
+                      "weight_block_size": [BLOCK, BLOCK]}},
+         (in_blocks(layer(llama_shapes(width)))
+          for _ in range(layers // 2)))
+
+
+def mixture(folder: pathlib.Path, layers: int, width: int, vocabulary: int
+            ) -> None:
+    inner = width * 3 // 16
+    shapes = {**attention_shapes(width), "mlp.gate": (EXPERTS, width)}
+    for expert in range(EXPERTS):
+        shapes.update({f"mlp.experts.{expert}.{name}": shape for name, shape
+                       in mlp_shapes(width, inner).items()})
+    save(folder, {**common_config(layers // 4, width, vocabulary),
+                  "architectures": ["Qwen3MoeForCausalLM"],
+                  "model_type": "qwen3_moe", "intermediate_size": inner,
+                  "moe_intermediate_size": inner, "num_experts": EXPERTS,
+                  "num_experts_per_tok": 4, "norm_topk_prob": True,
+                  "decoder_sparse_step": 1, "mlp_only_layers": []},
+         ({**layer(shapes), **norms(HEAD, "self_attn.q_norm",
+                                    "self_attn.k_norm")}
+          for _ in range(layers // 4)))
+
+
+def adapter(folder: pathlib.Path, layers: int, width: int, _: int) -> None:
+    """Large enough that it changes tokens."""
+    folder.mkdir(parents=True)
+    (folder / "adapter_config.json").write_text(json.dumps({
+        "peft_type": "LORA", "task_type": "CAUSAL_LM", "r": RANK,
+        "lora_alpha": 2 * RANK, "bias": "none",
+        "target_modules": [one.rpartition(".")[2] for one in ADAPTED]}))
+    shapes = llama_shapes(width)
+    made = {}
+    for number in range(layers):
+        for name in ADAPTED:
+            rows, columns = shapes[name]
+            prefix = f"base_model.model.model.layers.{number}.{name}"
+            made[f"{prefix}.lora_A.weight"] = random(
+                RANK, columns, columns ** -0.5)
+            made[f"{prefix}.lora_B.weight"] = random(rows, RANK, 0.1)
+    save_file(made, folder / "adapter_model.safetensors")
+
+
+def common_config(layers: int, width: int, vocabulary: int
+                  ) -> dict[str, object]:
     return {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama",
-        "hidden_size": width, "intermediate_size": width * 7 // 2,
-        "num_hidden_layers": layers, "num_attention_heads": width // HEAD,
+        "hidden_size": width, "num_hidden_layers": layers,
+        "num_attention_heads": width // HEAD,
         "num_key_value_heads": width // HEAD // 4, "head_dim": HEAD,
         "vocab_size": vocabulary, "max_position_embeddings": 4096,
         "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "hidden_act": "silu",
@@ -25,42 +93,90 @@ def config(layers: int, width: int, vocabulary: int) -> dict[str, object]:
         "eos_token_id": 2}
 
 
-def make(folder: pathlib.Path, layers: int, width: int, vocabulary: int
-         ) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(
-        json.dumps(config(layers, width, vocabulary)))
+def llama_config(layers: int, width: int, vocabulary: int
+                 ) -> dict[str, object]:
+    return {**common_config(layers, width, vocabulary),
+            "architectures": ["LlamaForCausalLM"], "model_type": "llama",
+            "intermediate_size": width * 7 // 2}
+
+
+def llama_shapes(width: int) -> dict[str, tuple[int, int]]:
+    return {**attention_shapes(width),
+            **{f"mlp.{name}": shape for name, shape
+               in mlp_shapes(width, width * 7 // 2).items()}}
+
+
+def attention_shapes(width: int) -> dict[str, tuple[int, int]]:
+    few = width // 4
+    return {"self_attn.q_proj": (width, width),
+            "self_attn.k_proj": (few, width),
+            "self_attn.v_proj": (few, width),
+            "self_attn.o_proj": (width, width)}
+
+
+def mlp_shapes(width: int, inner: int) -> dict[str, tuple[int, int]]:
+    return {"gate_proj": (inner, width), "up_proj": (inner, width),
+            "down_proj": (width, inner)}
+
+
+def save(folder: pathlib.Path, config: dict[str, object],
+         layers: Iterator[Tensors]) -> None:
+    """Each layer has a file of its own."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    width, vocabulary, count = (int(str(config[name])) for name in (
+        "hidden_size", "vocab_size", "num_hidden_layers"))
     tokenizer(folder, vocabulary)
     index: dict[str, str] = {}
-    for part in range(-1, layers):
-        made = ends(width, vocabulary) if part < 0 else layer(part, width)
-        name = f"model-{part + 2:05d}-of-{layers + 1:05d}.safetensors"
+
+    def write(made: Tensors) -> None:
+        name = f"model-{len(files) + 1:05d}-of-{count + 1:05d}.safetensors"
+        files.append(name)
         save_file(made, folder / name, metadata={"format": "pt"})
         index.update(dict.fromkeys(made, name))
+
+    files: list[str] = []
+    write(ends(width, vocabulary))
+    for number, tensors in enumerate(layers):
+        write({f"model.layers.{number}.{name}": one
+               for name, one in tensors.items()})
     (folder / "model.safetensors.index.json").write_text(
         json.dumps({"metadata": {}, "weight_map": index}))
 
 
-def ends(width: int, vocabulary: int) -> dict[str, torch.Tensor]:
+def ends(width: int, vocabulary: int) -> Tensors:
     return {"model.embed_tokens.weight": random(vocabulary, width, 1.0),
-            "model.norm.weight": torch.ones(width, dtype=torch.bfloat16),
+            **norms(width, "model.norm"),
             "lm_head.weight": random(vocabulary, width, 0.05)}
 
 
-def layer(number: int, width: int) -> dict[str, torch.Tensor]:
-    inner, few = width * 7 // 2, width // 4
-    shapes = {"self_attn.q_proj": (width, width),
-              "self_attn.k_proj": (few, width),
-              "self_attn.v_proj": (few, width),
-              "self_attn.o_proj": (width, width),
-              "mlp.gate_proj": (inner, width), "mlp.up_proj": (inner, width),
-              "mlp.down_proj": (width, inner)}
-    made = {name: random(*shape, shape[1] ** -0.5)
+def layer(shapes: dict[str, tuple[int, int]]) -> Tensors:
+    made = {f"{name}.weight": random(*shape, shape[1] ** -0.5)
             for name, shape in shapes.items()}
-    for norm in ("input_layernorm", "post_attention_layernorm"):
-        made[norm] = torch.ones(width, dtype=torch.bfloat16)
-    return {f"model.layers.{number}.{name}.weight": one
-            for name, one in made.items()}
+    width = shapes["self_attn.q_proj"][1]
+    return {**made, **norms(width, "input_layernorm",
+                            "post_attention_layernorm")}
+
+
+def norms(width: int, *names: str) -> Tensors:
+    return {f"{name}.weight": torch.ones(width, dtype=torch.bfloat16)
+            for name in names}
+
+
+def in_blocks(tensors: Tensors) -> Tensors:
+    """Each block is multiplied so that its largest value is fp8's."""
+    made = {}
+    for name, whole in tensors.items():
+        if whole.dim() == 1:
+            made[name] = whole
+            continue
+        rows, columns = (size // BLOCK for size in whole.shape)
+        cut = whole.float().view(rows, BLOCK, columns, BLOCK)
+        scale = cut.abs().amax((1, 3)) / torch.finfo(torch.float8_e4m3fn).max
+        made[name] = (cut / scale[:, None, :, None]).view(whole.shape).to(
+            torch.float8_e4m3fn)
+        made[f"{name}_scale_inv"] = scale
+    return made
 
 
 def random(rows: int, columns: int, deviation: float) -> torch.Tensor:
@@ -82,10 +198,19 @@ def tokenizer(folder: pathlib.Path, vocabulary: int) -> None:
         "bos_token": "<s>", "eos_token": "</s>", "model_max_length": 4096}))
 
 
+def main(place: pathlib.Path, sizes: list[str], kinds: list[str]) -> None:
+    for kind in kinds:
+        out = (place if kind == "llama"
+               else place.with_name(f"{place.name}-{kind}"))
+        if not out.exists():
+            torch.manual_seed(7)
+            part = out.with_name(out.name + ".part")
+            shutil.rmtree(part, ignore_errors=True)
+            KINDS[kind](part, *map(int, sizes))
+            os.rename(part, out)
+
+
+KINDS = {one.__name__: one for one in (llama, blocks, mixture, adapter)}
+
 if __name__ == "__main__":
-    torch.manual_seed(7)
-    out = pathlib.Path(sys.argv[1])
-    if not out.exists():
-        part = out.with_name(out.name + ".part")
-        make(part, *map(int, sys.argv[2:5]))
-        os.rename(part, out)
+    main(pathlib.Path(sys.argv[1]), sys.argv[2:5], sys.argv[5:])

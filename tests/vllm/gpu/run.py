@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """vLLM over hoistd beside plain vLLM, on a GPU: run.py [--small] STEP...
 
-Steps: replicas, budgets, rivals, sleep, serve. Prints tables in Markdown, and
-fails if tokens differ that must not. --small: on CPUs, to check the steps.
+Steps: replicas, kinds, budgets, rivals, sleep, serve. Prints tables in
+Markdown, and fails if tokens differ that must not. --small: on CPUs, to check
+the steps.
 
 Folders: $HOIST_BIN has hoistd; $HOIST_VLLM_MODEL is the model, which model.py
 makes; $HOIST_VLLM_LOGS and $HOIST_VLLM_CACHES are written to.
@@ -15,7 +16,6 @@ import json
 import os
 import pathlib
 import signal
-import subprocess
 import sys
 import time
 import traceback
@@ -23,6 +23,11 @@ from typing import Any, Callable
 
 import steps
 from engines import Engine, Place, gpu_mib
+from kinds import kinds
+
+STEPS = {one.__name__: one for one in (
+    steps.replicas, kinds, steps.budgets, steps.rivals, steps.sleep,
+    steps.serve)}
 
 
 class Run:
@@ -70,7 +75,7 @@ class Run:
     def step(self, name: str) -> None:
         begin = time.monotonic()
         try:
-            getattr(steps, name)(self)
+            STEPS[name](self)
         except Exception as error:
             traceback.print_exc()
             self.failures.append(f"{name}: {error}")
@@ -102,10 +107,7 @@ def main(given: list[str]) -> int:
     place = Place(*where.values(), small=small)
     place.logs.mkdir(parents=True, exist_ok=True)
     run = Run(place)
-    subprocess.run(
-        [sys.executable, str(pathlib.Path(__file__).with_name("model.py")),
-         str(place.model), *(("16", "512", "2048") if small
-                             else ("16", "4096", "32000"))], check=True)
+    place.make("llama")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to end"))
     try:
         for name in wanted:
