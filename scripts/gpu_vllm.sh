@@ -4,10 +4,11 @@
 # are Python 3.12, and torch for CUDA 13 with its nvidia packages, transformers,
 # numba and what they need.
 #
-#   scripts/gpu_vllm.sh pack-vllm         here: installs vLLM (build/vllm-cuda,
-#                                         7.9 GB, made once), and lays what the
-#                                         machine lacks into .gpu-vllm/ (1.9 GB;
-#                                         in parts 310 MiB)
+#   scripts/gpu_vllm.sh pack-vllm         here: installs vLLM
+#                                         (build/vllm-cuda-VERSION, 7.9 GB, made
+#                                         once), and lays what the machine lacks
+#                                         into .gpu-vllm-VERSION/ (1.9 GB; in
+#                                         parts 310 MiB)
 #   scripts/gpu_vllm.sh pack [--from BUILD]
 #                                         here: lays hoist into .gpu-vllm-hoist/
 #                                         (11 MiB), built, or as it lies in BUILD
@@ -17,23 +18,25 @@
 #                                         none is named
 #   scripts/gpu_vllm.sh steps             lists the steps
 #
-# Carry one part of .gpu-vllm-kit/ and .gpu-vllm-hoist-kit/ a call, as with
-# gpu_check.sh. `there` prints tables; $OUT (default build/gpu_vllm) has them
-# too, with logs. HOIST_VLLM_PYTHON: another Python than python3.12, here.
+# Carry one part of .gpu-vllm-VERSION-kit/ and .gpu-vllm-hoist-kit/ a call, as
+# with gpu_check.sh. `there` prints tables; $OUT (default build/gpu_vllm) has them
+# too, with logs. HOIST_VLLM: vLLM's version (0.32.0), here and there.
+# HOIST_VLLM_PYTHON: another Python than python3.12, here.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 . scripts/kit.lib.sh
 
-wheels=.gpu-vllm ours=.gpu-vllm-hoist
-venv=build/vllm-cuda
+version=${HOIST_VLLM:-0.32.0}
+wheels=.gpu-vllm-$version ours=.gpu-vllm-hoist
+venv=build/vllm-cuda-$version
 logs=${OUT:-$PWD/build/gpu_vllm}
-steps=(replicas budgets rivals sleep serve)
+steps=(replicas kinds budgets rivals sleep serve)
 
 pack_vllm() {
   local site
   if [[ ! -e $venv/made ]]; then
     "${HOIST_VLLM_PYTHON:-python3.12}" -m venv --clear "$venv" || return
-    "$venv/bin/pip" install --quiet --no-compile vllm==0.32.0 || return
+    "$venv/bin/pip" install --quiet --no-compile "vllm==$version" || return
     touch "$venv/made"
   fi
   site=$("$venv/bin/python" -c 'import site; print(*site.getsitepackages())')
