@@ -4,7 +4,7 @@
 # are Python 3.12, and torch for CUDA 13 with its nvidia packages, transformers,
 # numba and what they need.
 #
-#   scripts/gpu_vllm.sh pack-vllm         here: installs vLLM
+#   scripts/gpu_vllm.sh pack-vllm         here: installs vLLM and other loaders
 #                                         (build/vllm-cuda-VERSION, 7.9 GB, made
 #                                         once), and lays what the machine lacks
 #                                         into .gpu-vllm-VERSION/ (1.9 GB; in
@@ -30,13 +30,15 @@ version=${HOIST_VLLM:-0.32.0}
 wheels=.gpu-vllm-$version ours=.gpu-vllm-hoist
 venv=build/vllm-cuda-$version
 logs=${OUT:-$PWD/build/gpu_vllm}
-steps=(replicas kinds budgets rivals sleep serve)
+steps=(replicas loaders kinds budgets rivals sleep serve)
 
 pack_vllm() {
   local site
   if [[ ! -e $venv/made ]]; then
     "${HOIST_VLLM_PYTHON:-python3.12}" -m venv --clear "$venv" || return
     "$venv/bin/pip" install --quiet --no-compile "vllm==$version" || return
+    "$venv/bin/pip" install --quiet --no-compile --no-deps \
+      runai-model-streamer==0.17.1 fastsafetensors==0.5.0 || return
     touch "$venv/made"
   fi
   site=$("$venv/bin/python" -c 'import site; print(*site.getsitepackages())')

@@ -22,13 +22,13 @@ CARRIED = re.compile(r"""(
     torch | torchvision | triton | vllm | annotated-types | apache-tvm-ffi |
     astor | blake3 | cachetools | cbor2 | compressed-tensors | depyf | dill |
     diskcache | distro | dnspython | email-validator | fastapi |
-    httpcore2 | httptools | httpx2 | ijson | interegular |
+    fastsafetensors | httpcore2 | httptools | httpx2 | ijson | interegular |
     jiter | jmespath | jsonschema.* | lark | llguidance | loguru |
     model-hosting-container-standards | msgspec | openai | opentelemetry-.* |
     orjson | oss-harmony | partial-json-parser |
     prometheus-fastapi-instrumentator | pybase64 | pydantic.* |
     python-dotenv | python-json-logger | python-multipart | pyzmq |
-    referencing | rpds-py | setproctitle | sniffio |
+    referencing | rpds-py | runai-model-streamer | setproctitle | sniffio |
     starlette | supervisor | truststore | typing-extensions |
     typing-inspection | uvicorn | watchfiles | websockets | xgrammar
 )$""", re.X)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """vLLM over hoistd beside plain vLLM, on a GPU: run.py [--small] STEP...
 
-Steps: replicas, kinds, budgets, rivals, sleep, serve. Prints tables in
+Steps: replicas, loaders, kinds, budgets, rivals, sleep, serve. Prints tables in
 Markdown, and fails if tokens differ that must not. --small: on CPUs, to check
 the steps.
 
@@ -24,9 +24,10 @@ from typing import Any, Callable
 import steps
 from engines import Engine, Place, gpu_mib
 from kinds import kinds
+from loaders import loaders
 
 STEPS = {one.__name__: one for one in (
-    steps.replicas, kinds, steps.budgets, steps.rivals, steps.sleep,
+    steps.replicas, loaders, kinds, steps.budgets, steps.rivals, steps.sleep,
     steps.serve)}
 
 

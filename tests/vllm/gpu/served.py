@@ -28,18 +28,22 @@ class Served:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        options = place.options(
-            load_format="hoist" if daemon else "auto", host="127.0.0.1",
-            port=self.port, dtype="bfloat16", **extra)
-        self.log = place.logs / f"serve-{self.port}.log"
+        command = self.command(place.options(
+            load_format="hoist" if daemon else "auto", dtype="bfloat16",
+            **extra))
+        self.log = place.logs / f"{command[0]}-{self.port}.log"
+        self.began = time.monotonic()
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve",
-                 options.pop("model"), *flags(options)],
+                [sys.executable, "-m", "vllm.entrypoints.cli.main", *command],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True,
                 env={**place.variables(cache, daemon),
                      "VLLM_ENABLE_V1_MULTIPROCESSING": "1"})
+
+    def command(self, options: dict[str, Any]) -> list[str]:
+        return ["serve", options.pop("model"), *flags(
+            {**options, "host": "127.0.0.1", "port": self.port})]
 
     def ready(self) -> Served:
         end = time.monotonic() + self.patience_s
@@ -48,6 +52,7 @@ class Served:
                 line = http.client.HTTPConnection("127.0.0.1", self.port, 2)
                 line.request("GET", "/health")
                 if line.getresponse().status == 200:
+                    self.start_s = time.monotonic() - self.began
                     return self
             time.sleep(0.2)
         raise Failed(f"{self.name} does not serve:\n"
@@ -107,6 +112,15 @@ class Served:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+
+
+class Preload(Served):
+    """vLLM's own cache of weights, for engines of `ipc_cache`."""
+
+    def command(self, options: dict[str, Any]) -> list[str]:
+        return ["preload", *flags(
+            {**options, "weight_cache_health_host": "127.0.0.1",
+             "weight_cache_health_port": self.port})]
 
 
 def flags(options: dict[str, Any]) -> list[str]:

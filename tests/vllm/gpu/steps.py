@@ -10,7 +10,7 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any
 
-from engines import GIB, Engine, Failed, gpu_mib, hoistd
+from engines import GIB, Engine, Failed, children, gpu_mib, hoistd, why_not
 from served import Served
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def _rates(run: Run, engine: Engine, batches: tuple[int, ...], tokens: int,
     return found, passes
 
 
-def _plain(run: Run) -> list[list[int]]:
+def plain_tokens(run: Run) -> list[list[int]]:
     """The tokens of an engine without hoist, compiled as by default."""
     if run.plain_tokens is None:
         engine = run.begin("plain").ready()
@@ -76,7 +76,7 @@ def budgets(run: Run) -> None:
         eager = (run.begin("plain, eager", enforce_eager=True),
                  run.begin("hoist, 0.5, eager", enforce_eager=True,
                            **_with(0.5, daemon)))
-        want = _plain(run)  # Compiles while those start.
+        want = plain_tokens(run)  # Compiles while those start.
         whole = _code(run, "vllm")
         link = _eager(run, *eager)
         said = [_budget(run, daemon, budget, want, link)
@@ -138,8 +138,9 @@ def rivals(run: Run) -> None:
         ours = run.begin("hoist, 0.5", **_with(0.5, daemon))
         theirs = _rivals(run)
         # All have compiled before one is measured.
-        why_not = {one.name: _why_not(one) for one in (ours, *theirs)}
-        if why_not[ours.name] is None:
+        engines = (ours, *theirs)
+        absent = dict(zip(engines, why_not(engines)))
+        if absent[ours] is None:
             rates, moved = _streamed(run, ours, daemon)
             run.row("Rivals", engine=ours.name, **rates, **{
                 "own MiB": gpu_mib(ours.process.pid),
@@ -147,25 +148,16 @@ def rivals(run: Run) -> None:
                 "a pass, GiB": moved / GIB})
         ours.end()
         for engine, streamed in theirs.items():
-            if why_not[engine.name] is None:
+            if absent[engine] is None:
                 _rival(run, engine, streamed)
             engine.end()
-    for name, why in why_not.items():
-        run.check(f"{name} starts: {(why or '')[-300:]}", why is None)
+    for engine, why in absent.items():
+        run.check(f"{engine.name} starts: {why}", why is None)
 
 
 def _weights(run: Run) -> int:
     return sum(path.stat().st_size
                for path in run.place.model.glob("*.safetensors"))
-
-
-def _why_not(engine: Engine) -> str | None:
-    """None: it is up."""
-    try:
-        engine.ready()
-    except Failed as failed:
-        return str(failed)
-    return None
 
 
 def _rivals(run: Run) -> dict[Engine, float]:
@@ -307,6 +299,4 @@ def _killed(run: Run, daemon: Any, ours: list[Served],
 
 def _kept(daemon: Any) -> int:
     """The keeper's hoistd."""
-    keeper = daemon.process.pid
-    said = pathlib.Path(f"/proc/{keeper}/task/{keeper}/children").read_text()
-    return int(said.split()[0])
+    return children(daemon.process.pid)[0]
