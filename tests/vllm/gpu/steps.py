@@ -20,18 +20,28 @@ TOKENS = 32
 
 
 def replicas(run: Run) -> None:
-    """Two plain engines, then two of hoist's: each first one measured alone."""
-    plain = run.begin("plain, compiles").ready()
+    """Four plain engines, then four of hoist's."""
+    plain = run.begin("plain, first").ready()  # Compiles.
     want = run.plain_tokens = plain.ask("generate", tokens=TOKENS)
-    _replica(run, plain, want, rates=True)
-    _replica(run, run.begin("plain, second").ready(), want)
-    run.end_engines()
+    _replicas(run, plain, want)
     with hoistd(run.place) as daemon:
-        for name in ("hoist, first", "hoist, second"):
-            _replica(run, run.begin(name, socket=daemon.socket,
-                                    load_format="hoist").ready(), want,
-                     rates=name == "hoist, first")
-        run.end_engines()
+        options = {"socket": daemon.socket, "load_format": "hoist"}
+        _replicas(run, run.begin("hoist, first", **options).ready(), want,
+                  **options)
+
+
+def _replicas(run: Run, first: Engine, want: list[list[int]],
+              **options: Any) -> None:
+    """The first is measured alone. Three more start at once, and end one by
+    one, so that the memory in all is that of four, three, and two."""
+    _replica(run, first, want, rates=True)
+    more = [run.begin(first.name.replace("first", which), **options)
+            for which in ("second", "third", "fourth")]
+    for engine, why in reversed(list(zip(more, why_not(more)))):
+        if run.check(f"{engine.name} starts: {why}", why is None) == "yes":
+            _replica(run, engine, want)
+        engine.end()
+    run.end_engines()
 
 
 def _replica(run: Run, engine: Engine, want: list[list[int]],
