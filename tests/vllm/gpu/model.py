@@ -22,6 +22,7 @@ HEAD = 128
 BLOCK = 128
 EXPERTS = 32
 RANK = 8
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ADAPTED = ("self_attn.q_proj", "self_attn.v_proj", "mlp.down_proj")
 
 Tensors = dict[str, torch.Tensor]
@@ -171,17 +172,16 @@ def in_blocks(tensors: Tensors) -> Tensors:
             made[name] = whole
             continue
         rows, columns = (size // BLOCK for size in whole.shape)
-        cut = whole.float().view(rows, BLOCK, columns, BLOCK)
+        cut = whole.to(DEVICE).float().view(rows, BLOCK, columns, BLOCK)
         scale = cut.abs().amax((1, 3)) / torch.finfo(torch.float8_e4m3fn).max
         made[name] = (cut / scale[:, None, :, None]).view(whole.shape).to(
-            torch.float8_e4m3fn)
-        made[f"{name}_scale_inv"] = scale
+            torch.float8_e4m3fn).cpu()
+        made[f"{name}_scale_inv"] = scale.cpu()
     return made
 
 
 def random(rows: int, columns: int, deviation: float) -> torch.Tensor:
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    made = torch.randn(rows, columns, device=device) * deviation
+    made = torch.randn(rows, columns, device=DEVICE) * deviation
     return made.to(torch.bfloat16).cpu()
 
 
