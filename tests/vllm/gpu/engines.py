@@ -145,8 +145,10 @@ def why_not(starting: Sequence[Any]) -> list[str | None]:
 
 
 def children(pid: int) -> list[int]:
-    said = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    return [int(one) for one in said.split()]
+    """None where the kernel does not tell."""
+    told = pathlib.Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(one) for one in told.read_text().split()] if (
+        told.exists()) else []
 
 
 def gpu_mib(pid: int | None = None) -> int | None:
