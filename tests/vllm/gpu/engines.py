@@ -140,8 +140,11 @@ def why_not(starting: Sequence[Any]) -> list[str | None]:
             return " ".join(str(failed).split())[-300:]
         return None
 
-    with concurrent.futures.ThreadPoolExecutor(len(starting)) as pool:
+    pool = concurrent.futures.ThreadPoolExecutor(len(starting))
+    try:
         return list(pool.map(ready, starting))
+    finally:
+        pool.shutdown(wait=False)  # Who is told to end ends engines first.
 
 
 def children(pid: int) -> list[int]:
