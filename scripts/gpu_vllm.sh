@@ -30,7 +30,7 @@ version=${HOIST_VLLM:-0.32.0}
 wheels=.gpu-vllm-$version ours=.gpu-vllm-hoist
 venv=build/vllm-cuda-$version
 logs=${OUT:-$PWD/build/gpu_vllm}
-steps=(replicas loaders kinds budgets rivals sleep serve)
+steps=(replicas loaders kinds budgets rivals sleep serve rounding)
 
 pack_vllm() {
   local site
@@ -89,7 +89,6 @@ there() {  # [STEP...]
   HOIST_BIN=$PWD/$ours/bin HOIST_VLLM_MODEL=/dev/shm/hoist-vllm-model \
     HOIST_VLLM_LOGS=$work/logs HOIST_VLLM_CACHES=$work/caches \
     PYTHONPATH=$PWD/$wheels/site:$PWD/$ours/python PYTHONUNBUFFERED=1 \
-    TORCHINDUCTOR_CACHE_DIR=$work/caches/inductor \
     TRITON_CACHE_DIR=$work/caches/triton HF_HUB_OFFLINE=1 \
     VLLM_NO_USAGE_STATS=1 VLLM_USE_FLASHINFER_SAMPLER=0 \
     PYTORCH_SKIP_CUDNN_COMPATIBILITY_CHECK=1 \

@@ -42,7 +42,7 @@ class Place:
 
     @property
     def patience_s(self) -> int:
-        return 900 if self.small else 180
+        return 900 if self.small else 240
 
     def of(self, kind: str) -> pathlib.Path:
         """What model.py made."""
@@ -69,6 +69,9 @@ class Place:
 
     def variables(self, cache: str, socket: str | None) -> dict[str, str]:
         return {**os.environ, "VLLM_CACHE_ROOT": str(self.caches / cache),
+                # Measured choices of kernels are in there.
+                "TORCHINDUCTOR_CACHE_DIR": str(
+                    self.caches / cache / "inductor"),
                 "HOIST_SOCKET": socket or "/nonexistent",
                 "PYTHONPATH": os.pathsep.join(
                     [str(HERE.parent), os.environ.get("PYTHONPATH", "")]),
@@ -78,7 +81,9 @@ class Place:
 
 class Engine:
     def __init__(self, place: Place, name: str, cache: str = "vllm",
-                 socket: str | None = None, **options: Any) -> None:
+                 socket: str | None = None,
+                 variables: dict[str, str] | None = None,
+                 **options: Any) -> None:
         self.name, self.patience_s = name, place.patience_s
         self.log = place.logs / (re.sub(r"\W+", "-", name) + ".log")
         self.began = time.monotonic()
@@ -89,7 +94,7 @@ class Engine:
                    for key, value in place.options(**options).items())],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
                 text=True, bufsize=1, start_new_session=True,
-                env=place.variables(cache, socket))
+                env={**place.variables(cache, socket), **(variables or {})})
 
     def answer(self) -> Any:
         assert self.process.stdout is not None

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """vLLM over hoistd beside plain vLLM, on a GPU: run.py [--small] STEP...
 
-Steps: replicas, loaders, kinds, budgets, rivals, sleep, serve. Prints tables in
-Markdown, and fails if tokens differ that must not. --small: on CPUs, to check
-the steps.
+Steps: replicas, loaders, kinds, budgets, rivals, sleep, serve, rounding. Prints
+tables in Markdown, and fails if tokens differ that must not. --small: on CPUs,
+to check the steps.
 
 Folders: $HOIST_BIN has hoistd; $HOIST_VLLM_MODEL is the model, which model.py
 makes; $HOIST_VLLM_LOGS and $HOIST_VLLM_CACHES are written to.
@@ -25,10 +25,11 @@ import steps
 from engines import Engine, Place, gpu_mib
 from kinds import kinds
 from loaders import loaders
+from rounding import rounding
 
 STEPS = {one.__name__: one for one in (
     steps.replicas, loaders, kinds, steps.budgets, steps.rivals, steps.sleep,
-    steps.serve)}
+    steps.serve, rounding)}
 
 
 class Run:
