@@ -143,13 +143,22 @@ class Engine:
 
     def generate(self, tokens: int = 24, adapter: Any = None
                  ) -> list[list[int]]:
+        return [list(one.token_ids) for one in self._made(tokens, adapter)]
+
+    def probable(self, tokens: int = 24, most: int = 20) -> list[Any]:
+        """Of each token the most probable ones, with their logarithms."""
+        return [[sorted((token, one.logprob) for token, one in step.items())
+                 for step in made.logprobs]
+                for made in self._made(tokens, None, logprobs=most)]
+
+    def _made(self, tokens: int, adapter: Any, **options: Any) -> list[Any]:
         from vllm import SamplingParams
         made = self.llm.generate(
             [{"prompt_token_ids": list(one)} for one in PROMPTS],
             SamplingParams(temperature=0, max_tokens=tokens, detokenize=False,
-                           ignore_eos=True),
+                           ignore_eos=True, **options),
             use_tqdm=False, lora_request=adapter)
-        return [list(one.outputs[0].token_ids) for one in made]
+        return [one.outputs[0] for one in made]
 
     def ask(self, what: str) -> list[Any]:
         return self.llm.collective_rpc(what)
