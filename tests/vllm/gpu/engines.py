@@ -178,12 +178,14 @@ def gpu_mib(pid: int | None = None) -> int | None:
 
 
 @contextlib.contextmanager
-def hoistd(place: Place, keeper: bool = False) -> Iterator[RealDaemon]:
+def hoistd(place: Place, keeper: bool = False, gib: int = 14
+           ) -> Iterator[RealDaemon]:
+    """gib: of the device, on a GPU; a little less of the host."""
     small = place.small
     daemon = RealDaemon(
-        place.bin / "hoistd", pool=256 * MIB if small else 14 * GIB,
+        place.bin / "hoistd", pool=256 * MIB if small else gib * GIB,
         slab=(2 if small else 256) * MIB,
-        host=256 * MIB if small else 12 * GIB,
+        host=256 * MIB if small else (gib - 2) * GIB,
         backend="emulated" if small else "cuda",
         keeper=str(place.bin / "hoist-keeper") if keeper else None)
     try:

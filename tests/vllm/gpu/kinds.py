@@ -27,7 +27,7 @@ def kinds(run: Run) -> None:
     run.place.make("blocks", "mixture", "adapter")
     want: dict[str, Any] = {}
     _kinds(run, {kind: _begin(run, "plain", kind) for kind in KINDS}, want)
-    with hoistd(run.place) as daemon:
+    with hoistd(run.place, gib=20) as daemon:  # For all kinds at once.
         _kinds(run, {kind: _begin(
             run, "hoist", kind, socket=daemon.socket, load_format="hoist",
             model_loader_extra_config=KINDS[kind][2]) for kind in want}, want)
