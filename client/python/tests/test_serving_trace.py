@@ -17,7 +17,7 @@ import hoist  # noqa: E402
 from hoist.checkpoint import FileTensor  # noqa: E402
 from hoist.serving._binding import bind, settle_the_rest  # noqa: E402
 from hoist.serving._meta import build_on_meta  # noqa: E402
-from hoist.serving._recipes import (UNUSED, held_by,  # noqa: E402
+from hoist.serving._recipes import (UNUSED, Cut, held_by,  # noqa: E402
                                     write_recipes)
 from hoist.serving._trace import Trace, Untraceable  # noqa: E402
 
@@ -116,6 +116,26 @@ def test_the_names_in_hoistd_are_none_of_the_files():
     model, trace, _ = traced(Fused.load)
     recipes = write_recipes(model, trace, HEADERS)
     assert recipes.stored["norm"] == ("(outside)", "norm'")
+
+
+@pytest.mark.parametrize("name, piece_bytes, count", [
+    ("experts", 32, 2),  # An expert each.
+    ("qkv", 96, 3),      # Across files; the last one is smaller.
+    ("down", 16, 3),     # Within the rows of a worker's columns.
+])
+def test_pieces_end_to_end_are_what_the_code_makes(name, piece_bytes, count):
+    model, trace, _ = traced(Fused.load)
+    recipes = write_recipes(model, trace, HEADERS, {name: Cut(piece_bytes, 2)})
+    plain = Fused()
+    plain.load(values())
+    made = recipes.pieces[name]
+    assert (made.dtype, made.units, len(made.groups)) == ("F32", 2, count)
+    assert all(recipes.groups[one] == [one] for one in made.groups)
+    assert name not in recipes.stored and name not in recipes.joined
+    assert torch.equal(
+        torch.cat([rebuilt(recipes.joined[one]) for one in made.groups])
+        .reshape(made.shape), getattr(plain, name))
+    assert recipes.groups[UNUSED] == ["unused"]
 
 
 def test_nothing_has_memory_before_it_is_bound():

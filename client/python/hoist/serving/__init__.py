@@ -11,6 +11,7 @@ fill. So that code runs over tensors without bytes:
     _published weights that one engine has processed, for the others
     _weights   a model's tensors on a device: bound, suspended, resumed
     _planned   the same, with layers that come just before they are needed
+    _in_place  the same, with tensors that are read in place
     _binding   parameters and buffers of a module, shown over them
     _guard     engines' later writes to it
     _compared  two modules, tensor by tensor

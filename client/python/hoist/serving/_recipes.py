@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from types import MappingProxyType
 from typing import Mapping, Sequence
 
 import torch
@@ -12,7 +13,7 @@ from torch import nn
 from .. import _dtypes
 from .._registration import Joined, Runs
 from ..checkpoint import FileTensor
-from ._ranges import FileRange
+from ._ranges import FileRange, ranges_within
 from ._trace import Trace, Untraceable
 
 # Files' tensors that the module does not use, and hoistd does not read.
@@ -31,12 +32,32 @@ class Held:
     is_parameter: bool
 
 
+@dataclasses.dataclass(frozen=True)
+class Cut:
+    """How a tensor is cut into pieces that are read in place: so many bytes
+    each, over so many units that are read as a whole (experts)."""
+
+    piece_bytes: int
+    units: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Pieces:
+    """A tensor that is read in place. groups: its pieces, end to end."""
+
+    dtype: str  # safetensors' name.
+    shape: tuple[int, ...]
+    units: int
+    groups: tuple[str, ...]
+
+
 @dataclasses.dataclass
 class Recipes:
     """Arguments of Session.register, and the places of the results.
 
     stored: for each tensor, by the first of its names in the module: its
         group's name, and its own in hoistd.
+    pieces: by the same names, the tensors that are cut; they are not stored.
     refused: tensors that the files cannot give, by the same names, and why.
     """
 
@@ -44,6 +65,7 @@ class Recipes:
     joined: dict[str, Joined] = dataclasses.field(default_factory=dict)
     stored: dict[str, tuple[str, str]] = dataclasses.field(
         default_factory=dict)
+    pieces: dict[str, Pieces] = dataclasses.field(default_factory=dict)
     refused: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
@@ -69,8 +91,12 @@ def group_of(names: Sequence[str]) -> str:
 
 
 def write_recipes(module: nn.Module, trace: Trace,
-                  headers: Mapping[str, FileTensor]) -> Recipes:
-    """For all parameters, and for the buffers that the loading code wrote."""
+                  headers: Mapping[str, FileTensor],
+                  cuts: Mapping[str, Cut] = MappingProxyType({})) -> Recipes:
+    """For all parameters, and for the buffers that the loading code wrote.
+
+    cuts: by a tensor's first name; the others are whole.
+    """
     made = Recipes()
     for held in held_by(module):
         if not held.is_parameter and not trace.was_written(held.tensor):
@@ -83,6 +109,10 @@ def write_recipes(module: nn.Module, trace: Trace,
             continue
         if not held.tensor.numel():
             continue  # It has no elements: it stays as it was made.
+        if name in cuts:
+            made.pieces[name] = _cut(name, held.tensor, cuts[name], ranges,
+                                     headers, made)
+            continue
         stored = _name(name, tuple(held.tensor.shape), ranges, headers,
                        made.joined)
         group = group_of(held.names)
@@ -90,11 +120,31 @@ def write_recipes(module: nn.Module, trace: Trace,
         made.groups.setdefault(group, []).append(stored)
     parts = {part[0] for one in made.joined.values()
              for part in one.parts if not isinstance(part, str)}
-    named = {stored for _, stored in made.stored.values()}
+    named = {one for group in made.groups.values() for one in group}
     rest = [one for one in headers if one not in parts and one not in named]
     if rest:
         made.groups[UNUSED] = rest
     return made
+
+
+def _cut(name: str, tensor: torch.Tensor, cut: Cut, ranges: list[FileRange],
+         headers: Mapping[str, FileTensor], made: Recipes) -> Pieces:
+    """Each piece is a group by itself."""
+    ordered, at = [], 0
+    for one in ranges:
+        ordered.append((at, one))
+        at += one.elements
+    step = cut.piece_bytes // tensor.dtype.itemsize
+    groups = []
+    for number, at in enumerate(range(0, tensor.numel(), step)):
+        count = min(step, tensor.numel() - at)
+        piece = _name(f"{name}#{number}", (count,),
+                      ranges_within(ordered, at, at + count), headers,
+                      made.joined)
+        made.groups[piece] = [piece]
+        groups.append(piece)
+    return Pieces(_dtypes.from_torch(tensor.dtype), tuple(tensor.shape),
+                  cut.units, tuple(groups))
 
 
 def _name(name: str, shape: tuple[int, ...], ranges: list[FileRange],

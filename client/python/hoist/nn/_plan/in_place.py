@@ -52,7 +52,7 @@ class Touches:
             for module in weight.modules:
                 if id(module) not in seen:
                     seen.add(id(module))
-                    count = _Count(self.counts, first, weight.units, one_more)
+                    count = Count(self.counts, first, weight.units, one_more)
                     self._hooks.append(module.register_forward_pre_hook(
                         count, with_kwargs=True))
 
@@ -61,7 +61,7 @@ class Touches:
             hook.remove()
 
 
-class _Count:
+class Count:
     """A module's forward pre-hook. The first integer tensor of the arguments
     names the touched units; each call touches a weight of one unit."""
 
@@ -83,15 +83,20 @@ class _Count:
         for value in (*args, *kwargs.values()):
             if (isinstance(value, torch.Tensor)
                     and value.dtype in (torch.int64, torch.int32)):
-                at = value.detach().reshape(-1).to(
-                    self._counts.device).clamp(0, self._units)
-                more = self._one_more.expand(at.numel())
-                if at.numel() > self._units:  # A prompt reads a unit once.
-                    more = torch.zeros(self._units + 1, dtype=torch.int32,
-                                       device=at.device).index_fill_(0, at, 1)
-                    at = torch.arange(self._units + 1, device=at.device)
-                self._counts.index_add_(0, self._first + at, more)
+                self.add(value)
                 return
+
+    def add(self, chosen: torch.Tensor) -> None:
+        """Counts the units that it names, by number."""
+        at = chosen.detach().reshape(-1).to(
+            self._counts.device).clamp(0, self._units)
+        more = self._one_more.expand(at.numel())
+        if at.numel() > self._units:  # A prompt reads a unit once.
+            # An index of index_fill_ has 64 bits.
+            more = torch.zeros(self._units + 1, dtype=torch.int32,
+                               device=at.device).index_fill_(0, at.long(), 1)
+            at = torch.arange(self._units + 1, device=at.device)
+        self._counts.index_add_(0, self._first + at, more)
 
 
 class InPlaceWeights:
