@@ -8,6 +8,7 @@ standard error.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
@@ -37,6 +38,14 @@ class Facts:
             "addresses": [at for at, _ in tensors],
             "model": weights.name if weights is not None else None,
         }
+
+    def hoist_in_place(self) -> dict[str, Any]:
+        weights = self.model_runner.model.hoist_weights  # type: ignore[attr-defined]
+        return dataclasses.asdict(weights.in_place.stats)
+
+    def hoist_advance(self) -> None:
+        weights = self.model_runner.model.hoist_weights  # type: ignore[attr-defined]
+        weights.in_place.advance(wait=True)
 
     def hoist_suspend(self) -> None:
         from hoist.vllm import suspend

@@ -19,6 +19,10 @@ def test_nothing_is_the_default():
     ({"deadline": True}, "a number of seconds"),
     ({"idle_after": "5s"}, "a number of seconds"),
     ({"idle_after": 5, "budget": 0.5}, "exclude each other"),
+    ({"in_place": "all", "budget": 0.5}, '"auto" or null'),
+    ({"in_place": "auto"}, '"in_place" needs a "budget"'),
+    ({"in_place": "auto", "budget": "much"}, "is no amount"),
+    ({"in_place": "auto", "budget": 0.5, "idle_after": 5}, "exclude each other"),
     ({"unsupported": "auto"}, '"refuse" or "private"'),
     ({"socket": 7}, "a text"),
 ])

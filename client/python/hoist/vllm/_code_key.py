@@ -28,8 +28,11 @@ def code_factors(load_format: str, extra_config: Mapping[str, Any] | None,
         return {}
     options = Options.of(extra_config or {})
     found = {}
-    if options.budget is not None:
-        found["operators"] = _operators()
+    if options.in_place is not None:
+        if on_cpu:  # A GPU's has one operator for the router and its experts.
+            found["operators"] = _digest_of("_experts.py", "_cpu_experts.py")
+    elif options.budget is not None:
+        found["operators"] = _digest_of("_offload.py")
     if on_cpu and options.cpu_kernels == "shared":
         found["cpu kernels"] = "shared"
     return found
@@ -53,10 +56,11 @@ def tell_compile_cache() -> None:
 
 
 @functools.cache
-def _operators() -> str:
-    """A digest of the code that puts operators around layers."""
-    source = pathlib.Path(__file__).with_name("_offload.py")
-    return hashlib.sha256(source.read_bytes()).hexdigest()
+def _digest_of(*files: str) -> str:
+    """Of the code that puts operators into a model's."""
+    return hashlib.sha256(b"".join(
+        pathlib.Path(__file__).with_name(one).read_bytes()
+        for one in files)).hexdigest()
 
 
 def _digest(*what: object) -> str:

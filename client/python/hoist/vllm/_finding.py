@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import gc
 import logging
-from typing import Mapping
+from typing import TYPE_CHECKING, Mapping
 
 import torch
 from torch import nn
@@ -24,6 +24,7 @@ from .._model import Model
 from ..nn._plan.budget import to_bytes
 from ..serving import _published
 from ..serving._files import register_files, slug
+from ..serving._in_place import InPlaceWeights
 from ..serving._planned import PlannedWeights
 from ..serving._published import Manifest
 from ..serving._recipes import Recipes, write_recipes
@@ -36,6 +37,9 @@ from ._layers import layers_of_its_own
 from ._offload import PlanOffloader
 from ._options import Options
 from ._processing import refuse_early_readers, why_processed
+
+if TYPE_CHECKING:
+    from ._experts import FusedExperts
 
 _log = logging.getLogger("hoist.vllm")
 
@@ -55,6 +59,7 @@ class Finding:
     prefix: str
     device: torch.device
     trace: Trace = dataclasses.field(default_factory=Trace)
+    experts: FusedExperts | None = None  # To be read in place.
 
     def take_early(self, model: nn.Module) -> int:
         """Puts the model's weights on the device, unless they have to be made
@@ -128,7 +133,11 @@ class Finding:
     def _bound(self, model: nn.Module, session: _session.Session,
                connect: Connect, find: Find, recipes: Recipes,
                device: _session.Device) -> Weights:
-        """All at once, or, with a budget, the layers by a plan."""
+        """All at once, or, with a budget, the layers by a plan, or the experts
+        in place."""
+        if self.experts is not None:
+            return self._in_place(model, session, connect, find, recipes,
+                                  device, self.experts)
         offloader = get_offloader()
         if self.options.budget is None or not isinstance(offloader,
                                                          PlanOffloader):
@@ -141,6 +150,18 @@ class Finding:
             offloader.layers_of(model))
         offloader.follow(model, planned.plan, planned.groups, self.device)
         return planned
+
+    def _in_place(self, model: nn.Module, session: _session.Session,
+                  connect: Connect, find: Find, recipes: Recipes,
+                  device: _session.Device, experts: FusedExperts) -> Weights:
+        assert self.options.budget is not None
+        made = InPlaceWeights(
+            session, connect, find, recipes.stored, device,
+            self.options.deadline,
+            to_bytes(self.options.budget, find(session).image_bytes),
+            recipes.pieces, experts.first_counts(), experts.counts)
+        experts.follow(model, made.in_place)
+        return made
 
     def _connect_of(self, architecture: str) -> Connect:
         options = self.options
@@ -159,7 +180,9 @@ class Finding:
             if not loader.files:
                 raise
             return Recipes(), f"its loading code: {error}"
-        recipes = write_recipes(model, self.trace, loader.headers)
+        recipes = write_recipes(
+            model, self.trace, loader.headers,
+            self.experts.cuts() if self.experts is not None else {})
         if recipes.refused:
             name, why = next(iter(recipes.refused.items()))
             return recipes, f"{name}: {why}"

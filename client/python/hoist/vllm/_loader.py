@@ -90,8 +90,8 @@ class HoistModelLoader(BaseModelLoader):  # type: ignore[misc]
         """
         device = self._device(vllm_config)
         self._refuse_offloading()
-        if self.options.budget is not None and not isinstance(
-                get_offloader(), PlanOffloader):
+        if (self.options.budget is not None and self.options.in_place is None
+                and not isinstance(get_offloader(), PlanOffloader)):
             set_offloader(PlanOffloader())  # A draft's layers go there too.
         begin = time.perf_counter()
         with set_default_torch_dtype(model_config.dtype):
@@ -102,6 +102,10 @@ class HoistModelLoader(BaseModelLoader):  # type: ignore[misc]
                 return self._private(vllm_config, model_config, prefix, why)
             finding = Finding(self.options, self._of_disk(), vllm_config,
                               model_config, prefix, device)
+            if self.options.in_place is not None:
+                from ._experts import FusedExperts  # Of few models.
+                finding.experts = FusedExperts(model, vllm_config, device,
+                                               self.options.cpu_kernels)
             weights = finding.weights_of(model)
             bind(model, weights.tensors)
             settle_the_rest(model, device, lost | finding.trace.written)

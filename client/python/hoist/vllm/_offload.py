@@ -14,6 +14,7 @@ from vllm.model_executor.offloader.base import BaseOffloader
 
 from .._eager import inlined
 from .._errors import FailedPrecondition, Unimplemented
+from .._in_place import InPlace
 from .._library import DEVICE_KINDS
 from .._model import Group
 from .._plan import Plan
@@ -104,21 +105,17 @@ class _Followed:
         """Unimplemented: see PlanOffloader.follow."""
         if not self._places:
             return  # All layers are always there.
-        if type(model).__call__ is not nn.Module.__call__:
-            raise Unimplemented(
-                f"{self._name} takes no budget, as vLLM compiles all of it, and "
-                "nothing could see whether its layers are staged; start it "
-                "without one")
+        refuse_compiled_whole(model)
         model.register_forward_pre_hook(self._begin)
         model.register_forward_hook(self._end)
 
     def stage(self, layer: int) -> None:
-        self._plan.stage(self._groups[layer], stream=_stream(self._plan))
+        self._plan.stage(self._groups[layer], stream=stream_of(self._plan))
         if layer in self._places:
             self._counts.note(self._places[layer])
 
     def done(self, layer: int) -> None:
-        self._plan.done(self._groups[layer], stream=_stream(self._plan))
+        self._plan.done(self._groups[layer], stream=stream_of(self._plan))
 
     @inlined
     def _begin(self, module: nn.Module, args: Any) -> None:
@@ -150,8 +147,17 @@ class _Followed:
             "engine with VLLM_DISABLE_COMPILE_CACHE=1")
 
 
-def _stream(plan: Plan) -> int | None:
-    if plan.device_kind == DEVICE_KINDS["emulated"]:
+def refuse_compiled_whole(model: nn.Module) -> None:
+    """Unimplemented: calls of the model cannot be seen."""
+    if type(model).__call__ is not nn.Module.__call__:
+        raise Unimplemented(
+            f"{type(model).__name__} takes no budget, as vLLM compiles all of "
+            "it, and nothing could see its passes; start it without one")
+
+
+def stream_of(weights: Plan | InPlace) -> int | None:
+    """The stream that this thread's kernels run on, in hoistd's terms."""
+    if weights.device_kind == DEVICE_KINDS["emulated"]:
         return None
     return torch.cuda.current_stream().cuda_stream
 

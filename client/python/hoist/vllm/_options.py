@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import typing
 from typing import Any, Literal, Mapping
 
@@ -26,6 +27,10 @@ class Options:
     # it is less than all, decoder layers come over the link just before they
     # are needed. None: all are on the device.
     budget: int | float | str | None = None
+    # "auto": a mixture's fused experts are in host memory, which the device
+    # reads in place. The budget, which it needs, has all other weights and the
+    # most used experts. None: layers are streamed whole.
+    in_place: Literal["auto", None] = None
     # Seconds without a step after which the weights leave the device; the next
     # step brings them back. None: they stay. Not with a budget.
     idle_after: float | None = None
@@ -55,13 +60,17 @@ class Options:
             raise InvalidArgument(
                 '--model-loader-extra-config: "idle_after" and "budget" exclude '
                 "each other, as a plan's layers would come back elsewhere")
+        if options.in_place is not None and options.budget is None:
+            raise InvalidArgument(
+                '--model-loader-extra-config: "in_place" needs a "budget", '
+                "which holds all other weights and the most used experts")
         return options
 
 
 def _check(key: str, value: Any, hint: Any) -> None:
     if typing.get_origin(hint) is Literal:
         fits = value in typing.get_args(hint)
-        wanted = " or ".join(f'"{one}"' for one in typing.get_args(hint))
+        wanted = " or ".join(map(json.dumps, typing.get_args(hint)))
     elif key == "budget":
         if value is not None:
             from ..nn._plan.budget import to_bytes  # Needs torch.

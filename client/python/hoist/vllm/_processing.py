@@ -16,7 +16,8 @@ from vllm.model_executor.layers.vocab_parallel_embedding import (
 
 from .._errors import Unimplemented
 
-# For unquantised experts: kernels that take them in the files' layout.
+# For unquantised experts: kernels that take them in the files' layout, as
+# those of "in_place" on CPUs do.
 _PLAIN_EXPERTS = ("TRITON", "BATCHED_TRITON")
 
 
@@ -60,7 +61,8 @@ def _leaves_alone(method: Any) -> bool:
     if type(method) in (UnquantizedLinearMethod, UnquantizedEmbeddingMethod):
         return True
     return type(method) is UnquantizedFusedMoEMethod and (
-        method.unquantized_backend.name in _PLAIN_EXPERTS)
+        method.unquantized_backend.name in _PLAIN_EXPERTS
+        or getattr(method.experts_cls, "reads_files_layout", False))
 
 
 def refuse_early_readers(model: nn.Module) -> None:

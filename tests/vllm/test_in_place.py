@@ -1,0 +1,68 @@
+"""A mixture's experts, read where they lie."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import EngineProcess
+from real_daemon import MIB
+
+pytest.importorskip("vllm")
+
+IN_PLACE = {"in_place": "auto", "budget": 0.5}
+
+pytestmark = pytest.mark.hoistd(pool=96 * MIB, host=192 * MIB)
+
+
+def make_mixture(folder):
+    """Qwen3-MoE of 2 layers with 8 experts of 3 MiB, 51 MB in bf16: its files
+    have each expert's three matrices."""
+    import torch
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+    torch.manual_seed(0)
+    config = Qwen3MoeConfig(
+        hidden_size=512, moe_intermediate_size=1024, num_hidden_layers=2,
+        num_attention_heads=8, num_key_value_heads=4, head_dim=64,
+        num_experts=8, num_experts_per_tok=2, vocab_size=1024,
+        max_position_embeddings=512, tie_word_embeddings=False,
+        initializer_range=0.15)
+    Qwen3MoeForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory):
+    return make_mixture(tmp_path_factory.mktemp("models") / "mixture")
+
+
+@pytest.fixture(scope="module")
+def tokens(mixture, tmp_path_factory):
+    """What an engine says that has loaded the files itself."""
+    log = tmp_path_factory.mktemp("disk") / "engine.log"
+    with EngineProcess(log, "/nonexistent", model=str(mixture),
+                       load_format="auto") as engine:
+        assert engine.answer() == "ready"
+        return engine.ask("generate")
+
+
+def stats(engine):
+    (found,) = engine.ask("ask", what="hoist_in_place")
+    return found
+
+
+def test_with_half_of_the_model_tokens_are_the_same_wherever_experts_are(
+        start, hoistd, mixture, tokens):
+    engine = start(mixture, model_loader_extra_config=IN_PLACE)
+    loaded = stats(engine)
+    # A piece more would not fit.
+    assert 0 <= loaded["hot_budget_bytes"] - loaded["hot_bytes"] < 2 * MIB
+    assert engine.ask("generate") == tokens
+    (facts,) = engine.facts()
+    assert facts["shared"] == facts["bytes"] and facts["dirty"] == 0
+    # Each of the 3 groups that are not in place ends with a part of a slab.
+    assert hoistd.tier("DEVICE")["leased_bytes"] <= (
+        0.5 * facts["bytes"] + 3 * 2 * MIB)
+    engine.ask("ask", what="hoist_advance")
+    after = stats(engine)
+    assert after["touched_hot_bytes"] and after["touched_cold_bytes"]
+    assert after["moves"] > loaded["moves"]  # As the routers choose.
+    assert engine.ask("generate") == tokens
