@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from conftest import EngineProcess
+from conftest import EngineProcess, Refused
 from real_daemon import MIB
 
 pytest.importorskip("vllm")
@@ -49,6 +49,13 @@ def stats(engine):
     return found
 
 
+def refusal(start, model, **options):
+    engine = start.begin(model, **options)
+    with pytest.raises(Refused) as refused:
+        engine.answer()
+    return str(refused.value)
+
+
 def test_with_half_of_the_model_tokens_are_the_same_wherever_experts_are(
         start, hoistd, mixture, tokens):
     engine = start(mixture, model_loader_extra_config=IN_PLACE)
@@ -66,3 +73,33 @@ def test_with_half_of_the_model_tokens_are_the_same_wherever_experts_are(
     assert after["touched_hot_bytes"] and after["touched_cold_bytes"]
     assert after["moves"] > loaded["moves"]  # As the routers choose.
     assert engine.ask("generate") == tokens
+
+
+def test_an_engine_with_experts_in_place_cannot_sleep(start, mixture):
+    engine = start(mixture, model_loader_extra_config=IN_PLACE)
+    with pytest.raises(Refused, match='FailedPrecondition.*"in_place"'):
+        engine.ask("ask", what="hoist_suspend")
+
+
+def test_a_budget_below_what_is_not_in_place_says_what_would_do(
+        start, mixture):
+    says = refusal(start, mixture, model_loader_extra_config={
+        **IN_PLACE, "budget": "1MiB"})
+    assert "ResourceExhausted: a budget of 1048576 bytes is less" in says
+
+
+def test_a_model_without_experts_is_told(start, llama):
+    says = refusal(start, llama, model_loader_extra_config=IN_PLACE)
+    assert "InvalidArgument: \"in_place\" is for fused experts" in says
+
+
+def test_packed_kernels_are_told(start, mixture):
+    says = refusal(start, mixture, model_loader_extra_config={
+        **IN_PLACE, "cpu_kernels": "packed"})
+    assert 'InvalidArgument: "in_place" excludes "cpu_kernels"' in says
+
+
+@pytest.mark.hoistd(pool=96 * MIB, host=192 * MIB, in_place=0)
+def test_a_hoistd_without_zero_copy_memory_is_told(start, mixture):
+    says = refusal(start, mixture, model_loader_extra_config=IN_PLACE)
+    assert says.startswith("Unimplemented")

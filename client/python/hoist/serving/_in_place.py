@@ -7,7 +7,7 @@ from typing import Mapping
 import torch
 
 from .. import _session
-from .._errors import FailedPrecondition, ResourceExhausted
+from .._errors import DeadlineExceeded, FailedPrecondition, ResourceExhausted
 from .._in_place import InPlaceTensor
 from ._recipes import Pieces
 from ._weights import Connect, Find, Weights
@@ -28,7 +28,8 @@ class InPlaceWeights(Weights):
         """budget: bytes of the device, for all groups. first_counts: by the
         names of `pieces`; see InPlaceTensor. counts: on the device, of int32.
 
-        ResourceExhausted: the budget is too small; names a sufficient one.
+        ResourceExhausted: the budget is too small, and the message names a
+        sufficient one; or hoistd has no room for it.
         Unimplemented: this hoistd has no zero-copy memory; says why.
         """
         session.check_in_place()
@@ -47,13 +48,23 @@ class InPlaceWeights(Weights):
             hot_bytes=budget - self.nbytes, device=device.index,
             deadline=deadline, counts=(counts.data_ptr(), counts.numel()),
             keep=counts)
-        # So that an engine's measure of free memory is right.
-        self.in_place.advance(wait=True)
+        self._fill_budget(budget)
         self.nbytes += self.in_place.stats.hot_bytes
         for name in pieces:
             view = self.in_place[name]
             self._spans.append((view.address, view.nbytes))
             self.tensors[name] = view.torch()
+
+    def _fill_budget(self, budget: int) -> None:
+        """So that an engine's measure of free memory is right."""
+        try:
+            self.in_place.advance(wait=True)
+        except DeadlineExceeded:
+            stats = self.in_place.stats
+            raise ResourceExhausted(
+                f"of a budget of {budget} bytes {stats.hot_budget_bytes} are for "
+                f"experts, and hoistd had room for {stats.hot_bytes}; give a "
+                "smaller budget, or hoistd a larger device.pool") from None
 
     def check_suspend(self) -> None:
         """FailedPrecondition."""

@@ -13,8 +13,6 @@ import torch
 from torch.nn import functional
 from vllm.model_executor.layers.fused_moe.experts.cpu_moe import (
     CPUUnquantizedExperts)
-from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import (
-    UnquantizedFusedMoEMethod)
 from vllm.utils.torch_utils import direct_register_custom_op
 
 from .._errors import Unimplemented
@@ -71,12 +69,10 @@ class InPlaceExperts(CPUUnquantizedExperts):  # type: ignore[misc]
 
 
 def read_where_they_lie(name: str, layer: Any) -> None:
-    """Before the layer's weights are processed. Unimplemented: another method,
-    or activation."""
-    method = layer.quant_method
-    if (type(method) is not UnquantizedFusedMoEMethod
-            or layer.activation.value not in _ACTIVATIONS):
+    """Before the layer's weights, unquantised ones, are processed.
+    Unimplemented: another activation."""
+    if layer.activation.value not in _ACTIVATIONS:
         raise Unimplemented(
-            f"{name} ({type(method).__name__}, {layer.activation.value}) takes "
-            'no "in_place" on CPUs')
-    method.experts_cls = InPlaceExperts
+            f'{name} takes no "in_place" on CPUs, with its activation '
+            f"({layer.activation.value})")
+    layer.quant_method.experts_cls = InPlaceExperts

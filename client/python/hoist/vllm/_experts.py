@@ -11,6 +11,8 @@ from torch import nn
 from vllm.config import VllmConfig
 from vllm.model_executor.layers.fused_moe.router.base_router import BaseRouter
 from vllm.model_executor.layers.fused_moe.runner.moe_runner import MoERunner
+from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import (
+    UnquantizedFusedMoEMethod)
 from vllm.utils.torch_utils import direct_register_custom_op
 
 from .._eager import inlined
@@ -94,7 +96,12 @@ class FusedExperts:
                 f"{name} takes no \"in_place\", as its router "
                 f"({type(layer.router).__name__}) does not tell which experts "
                 "it chooses")
-        if layer.routed_experts.quant_method.is_monolithic:
+        method = layer.routed_experts.quant_method
+        if type(method) is not UnquantizedFusedMoEMethod:
+            raise Unimplemented(
+                f"{name} takes no \"in_place\", as it processes its weights "
+                f"({type(method).__name__})")
+        if method.is_monolithic:
             raise Unimplemented(
                 f"{name} takes no \"in_place\", as its kernel chooses the "
                 "experts itself; see --moe-backend triton")
