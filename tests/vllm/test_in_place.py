@@ -8,24 +8,34 @@ from real_daemon import MIB
 
 pytest.importorskip("vllm")
 
-IN_PLACE = {"in_place": "auto", "budget": 0.5}
+# No rounding decides a token, though other kernels run: on CPUs hoist's linear
+# layers are not packed.
+FROM_FILES = {"load_format": "auto", "dtype": "float32"}
+
+
+def in_place(budget, **more):
+    return {"dtype": "float32", "model_loader_extra_config": {
+        "in_place": "auto", "budget": budget, **more}}
+
+
+IN_PLACE = in_place(0.5)
 
 pytestmark = pytest.mark.hoistd(pool=96 * MIB, host=192 * MIB)
 
 
 def make_mixture(folder):
-    """Qwen3-MoE of 2 layers with 8 experts of 3 MiB, 51 MB in bf16: its files
-    have each expert's three matrices."""
+    """Qwen3-MoE of 2 layers with 8 experts of 3 MiB, 61 MB: its files have each
+    expert's three matrices."""
     import torch
     from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
     torch.manual_seed(0)
     config = Qwen3MoeConfig(
-        hidden_size=512, moe_intermediate_size=1024, num_hidden_layers=2,
+        hidden_size=512, moe_intermediate_size=512, num_hidden_layers=2,
         num_attention_heads=8, num_key_value_heads=4, head_dim=64,
         num_experts=8, num_experts_per_tok=2, vocab_size=1024,
         max_position_embeddings=512, tie_word_embeddings=False,
         initializer_range=0.15)
-    Qwen3MoeForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    Qwen3MoeForCausalLM(config).save_pretrained(folder)
     return folder
 
 
@@ -39,7 +49,7 @@ def tokens(mixture, tmp_path_factory):
     """What an engine says that has loaded the files itself."""
     log = tmp_path_factory.mktemp("disk") / "engine.log"
     with EngineProcess(log, "/nonexistent", model=str(mixture),
-                       load_format="auto") as engine:
+                       **FROM_FILES) as engine:
         assert engine.answer() == "ready"
         return engine.ask("generate")
 
@@ -58,7 +68,7 @@ def refusal(start, model, **options):
 
 def test_with_half_of_the_model_tokens_are_the_same_wherever_experts_are(
         start, hoistd, mixture, tokens):
-    engine = start(mixture, model_loader_extra_config=IN_PLACE)
+    engine = start(mixture, **IN_PLACE)
     loaded = stats(engine)
     # A piece more would not fit.
     assert 0 <= loaded["hot_budget_bytes"] - loaded["hot_bytes"] < 2 * MIB
@@ -75,31 +85,41 @@ def test_with_half_of_the_model_tokens_are_the_same_wherever_experts_are(
     assert engine.ask("generate") == tokens
 
 
+def test_compiled_code_with_experts_in_place_says_the_same(
+        start, mixture, tmp_path, monkeypatch):
+    monkeypatch.setenv("VLLM_CACHE_ROOT", str(tmp_path / "vllm"))
+    said = []
+    for options in FROM_FILES, IN_PLACE, in_place(0.8):
+        with start(mixture, enforce_eager=False, **options) as engine:
+            said.append(engine.ask("generate"))
+            read = engine.ask("compiled_code_read")
+    assert said[0] == said[1] == said[2]
+    assert read > 0  # Budgets share code.
+
+
 def test_an_engine_with_experts_in_place_cannot_sleep(start, mixture):
-    engine = start(mixture, model_loader_extra_config=IN_PLACE)
+    engine = start(mixture, **IN_PLACE)
     with pytest.raises(Refused, match='FailedPrecondition.*"in_place"'):
         engine.ask("ask", what="hoist_suspend")
 
 
 def test_a_budget_below_what_is_not_in_place_says_what_would_do(
         start, mixture):
-    says = refusal(start, mixture, model_loader_extra_config={
-        **IN_PLACE, "budget": "1MiB"})
+    says = refusal(start, mixture, **in_place("1MiB"))
     assert "ResourceExhausted: a budget of 1048576 bytes is less" in says
 
 
 def test_a_model_without_experts_is_told(start, llama):
-    says = refusal(start, llama, model_loader_extra_config=IN_PLACE)
+    says = refusal(start, llama, **IN_PLACE)
     assert "InvalidArgument: \"in_place\" is for fused experts" in says
 
 
 def test_packed_kernels_are_told(start, mixture):
-    says = refusal(start, mixture, model_loader_extra_config={
-        **IN_PLACE, "cpu_kernels": "packed"})
+    says = refusal(start, mixture, **in_place(0.5, cpu_kernels="packed"))
     assert 'InvalidArgument: "in_place" excludes "cpu_kernels"' in says
 
 
 @pytest.mark.hoistd(pool=96 * MIB, host=192 * MIB, in_place=0)
 def test_a_hoistd_without_zero_copy_memory_is_told(start, mixture):
-    says = refusal(start, mixture, model_loader_extra_config=IN_PLACE)
+    says = refusal(start, mixture, **IN_PLACE)
     assert says.startswith("Unimplemented")
