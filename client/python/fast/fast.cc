@@ -11,7 +11,7 @@ namespace hoist::fast {
 
 namespace {
 
-constexpr long kInterface = 3;  // hoist/_hot.py asks for this one.
+constexpr long kInterface = 4;  // hoist/_hot.py asks for this one.
 
 Calls* Of(PyObject* self) { return reinterpret_cast<Calls*>(self); }
 
@@ -152,21 +152,51 @@ int Put(PyObject* on, PyObject* swaps) {
   return 1;
 }
 
-Ref Counts(PyObject* values, PyObject* storages, PyObject* uses) {
-  std::vector<size_t> found;
+namespace {
+
+// Takes each count, as long as it may. False: it may not, or there is an
+// exception.
+template <typename Take>
+bool TakeCounts(PyObject* values, PyObject* storages, PyObject* uses,
+                Take take) {
   for (Py_ssize_t at = 0; at < PyList_Size(values); ++at) {
-    found.push_back(static_cast<size_t>(Py_REFCNT(PyList_GetItem(values, at))));
+    if (!take(static_cast<size_t>(Py_REFCNT(PyList_GetItem(values, at))))) {
+      return false;
+    }
   }
   for (Py_ssize_t at = 0; at < PyList_Size(storages); ++at) {
     const Ref count(PyObject_CallFunctionObjArgs(
         uses, PyList_GetItem(storages, at), nullptr));
-    if (!count) return Ref();
-    found.push_back(PyLong_AsSize_t(count.get()));
+    if (!count || !take(PyLong_AsSize_t(count.get()))) return false;
   }
-  if (PyErr_Occurred() != nullptr) return Ref();
+  return PyErr_Occurred() == nullptr;
+}
+
+// counts() of hoist/_hot.py; none with an exception.
+Ref Counts(PyObject* values, PyObject* storages, PyObject* uses) {
+  std::vector<size_t> found;
+  const auto take = [&](size_t count) {
+    found.push_back(count);
+    return true;
+  };
+  if (!TakeCounts(values, storages, uses, take)) return Ref();
   return Ref(PyBytes_FromStringAndSize(
       reinterpret_cast<const char*>(found.data()),
       static_cast<Py_ssize_t>(found.size() * sizeof(size_t))));
+}
+
+}  // namespace
+
+bool AreCounts(PyObject* values, PyObject* storages, PyObject* uses,
+               PyObject* seen) {
+  if (seen == nullptr || !PyBytes_Check(seen)) return false;
+  auto* next = reinterpret_cast<const size_t*>(PyBytes_AsString(seen));
+  const auto* end =
+      next + static_cast<size_t>(PyBytes_Size(seen)) / sizeof(size_t);
+  const auto take = [&](size_t count) {
+    return next != end && *next++ == count;
+  };
+  return TakeCounts(values, storages, uses, take) && next == end;
 }
 
 namespace {

@@ -59,8 +59,10 @@ inline PyCFunction Erased(FastFunction function) {
 // in a subclass of dict, which has a way of its own.
 int Put(PyObject* on, PyObject* swaps);
 
-// counts() of hoist/_hot.py; none with an exception.
-Ref Counts(PyObject* values, PyObject* storages, PyObject* uses);
+// Whether counts() of hoist/_hot.py would give these again; also false with an
+// exception.
+bool AreCounts(PyObject* values, PyObject* storages, PyObject* uses,
+               PyObject* seen);
 
 // enter, leave and know; see gates.cc.
 extern PyMethodDef gate_methods[];

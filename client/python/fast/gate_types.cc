@@ -8,11 +8,6 @@ namespace {
 
 long own_process = 0;
 
-PyObject* Make(PyTypeObject* type) {
-  auto* make = reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc));
-  return make(type, 0);
-}
-
 PyObject* MakeGate(PyTypeObject* type, PyObject* arguments, PyObject*) {
   if (PyTuple_Size(arguments) != kKept + 2) {
     PyErr_SetString(PyExc_TypeError,
@@ -23,122 +18,138 @@ PyObject* MakeGate(PyTypeObject* type, PyObject* arguments, PyObject*) {
   const size_t bytes = PyLong_AsSize_t(PyTuple_GetItem(arguments, 1));
   if (PyErr_Occurred() != nullptr) return nullptr;
   const State& state = *static_cast<State*>(PyType_GetModuleState(type));
-  if (Py_TYPE(PyTuple_GetItem(arguments, kCalls + 2)) != state.calls ||
-      !PyObject_TypeCheck(PyTuple_GetItem(arguments, kStaged + 2),
-                          state.stay)) {
-    PyErr_SetString(PyExc_TypeError, "expected Calls, and a Stay");
+  const auto kept = [&](Kept what) {
+    return PyTuple_GetItem(arguments, what + 2);
+  };
+  if (Py_TYPE(kept(kCalls)) != state.calls ||
+      !state.Is(kept(kPart), kPartType) || !state.Is(kept(kLent), kLentType) ||
+      !state.Is(kept(kStaged), kStagedType)) {
+    PyErr_SetString(PyExc_TypeError,
+                    "expected Calls, and a Part, a Lent and a Staged");
     return nullptr;
   }
-  PyObject* self = Make(type);
+  auto* make = reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc));
+  PyObject* self = make(type, 0);
   if (self == nullptr) return nullptr;
-  AsGate(self)->address = address;
-  AsGate(self)->bytes = bytes;
+  Gate& gate = As<Gate>(self);
+  gate.address = address;
+  gate.bytes = bytes;
   for (int at = 0; at < kKept; ++at) {
-    AsGate(self)->kept[at] = Py_NewRef(PyTuple_GetItem(arguments, at + 2));
+    gate.kept[at] = Py_NewRef(kept(static_cast<Kept>(at)));
   }
   return self;
 }
 
-int VisitGate(PyObject* self, visitproc visit, void* arg) {
+PyObject** ObjectsOf(PyObject* self) {
+  return reinterpret_cast<PyObject**>(self + 1);
+}
+
+template <int kObjects>
+int Visit(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
-  for (PyObject* one : AsGate(self)->kept) Py_VISIT(one);
+  for (int at = 0; at < kObjects; ++at) Py_VISIT(ObjectsOf(self)[at]);
   return 0;
 }
 
-int ClearGate(PyObject* self) {
-  for (PyObject*& one : AsGate(self)->kept) Py_CLEAR(one);
+template <int kObjects>
+int Clear(PyObject* self) {
+  for (int at = 0; at < kObjects; ++at) Py_CLEAR(ObjectsOf(self)[at]);
   return 0;
 }
 
-int VisitStay(PyObject* self, visitproc visit, void* arg) {
-  Py_VISIT(Py_TYPE(self));
-  Py_VISIT(AsStay(self)->before);
-  Py_VISIT(AsStay(self)->shown);
-  Py_VISIT(AsStay(self)->streams);
-  Py_VISIT(AsStay(self)->lease);
-  return 0;
-}
-
-int ClearStay(PyObject* self) {
-  Py_CLEAR(AsStay(self)->before);
-  Py_CLEAR(AsStay(self)->shown);
-  Py_CLEAR(AsStay(self)->streams);
-  Py_CLEAR(AsStay(self)->lease);
-  return 0;
-}
-
-int VisitTurn(PyObject* self, visitproc visit, void* arg) {
-  Py_VISIT(Py_TYPE(self));
-  Py_VISIT(AsTurn(self)->joined);
-  return 0;
-}
-
-int ClearTurn(PyObject* self) {
-  Py_CLEAR(AsTurn(self)->joined);
-  return 0;
-}
-
-template <inquiry kClear>
+template <int kObjects>
 void Delete(PyObject* self) {
   PyTypeObject* type = Py_TYPE(self);
   PyObject_GC_UnTrack(self);
-  kClear(self);
+  Clear<kObjects>(self);
   reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(self);
   Py_DECREF(type);
 }
 
+PyMemberDef staged_fields[] = {
+    {"before", T_OBJECT, offsetof(StagedFields, before), 0, nullptr},
+    {"shown", T_OBJECT, offsetof(StagedFields, shown), 0, nullptr},
+    {"streams", T_OBJECT, offsetof(StagedFields, streams), 0, nullptr},
+    {"lease", T_OBJECT, offsetof(StagedFields, lease), 0, nullptr},
+    {"running", T_PYSSIZET, offsetof(StagedFields, running), 0, nullptr},
+    {"holds", T_PYSSIZET, offsetof(StagedFields, holds), 0, nullptr},
+    {}};
+
+PyMemberDef turns_fields[] = {
+    {"_joined", T_OBJECT, offsetof(TurnsFields, joined), 0, nullptr},
+    {"_owner", T_LONG, offsetof(TurnsFields, owner), 0, nullptr},
+    {"_depth", T_PYSSIZET, offsetof(TurnsFields, depth), 0, nullptr},
+    {"held", T_PYSSIZET, offsetof(TurnsFields, held), 0, nullptr},
+    {"_process", T_LONG, offsetof(TurnsFields, process), 0, nullptr},
+    {"taken_over", T_BOOL, offsetof(TurnsFields, taken_over), 0, nullptr},
+    {}};
+
+PyMemberDef group_fields[] = {
+    {"binding", T_OBJECT_EX, offsetof(GroupFields, binding), 0, nullptr},
+    {"state", T_OBJECT_EX, offsetof(GroupFields, state), 0, nullptr},
+    {}};
+
+PyMemberDef binding_fields[] = {
+    {"gate", T_OBJECT_EX, offsetof(BindingFields, gate), 0, nullptr},
+    {"_on", T_OBJECT_EX, offsetof(BindingFields, on), 0, nullptr},
+    {}};
+
+PyMemberDef pass_fields[] = {
+    {"open", T_OBJECT_EX, offsetof(PassFields, open), 0, nullptr},
+    {"last", T_OBJECT_EX, offsetof(PassFields, last), 0, nullptr},
+    {"sequence", T_OBJECT_EX, offsetof(PassFields, sequence), 0, nullptr},
+    {"is_plain", T_BOOL, offsetof(PassFields, is_plain), 0, nullptr},
+    {}};
+
+PyMemberDef call_fields[] = {
+    {"is_last", T_BOOL, offsetof(CallFields, is_last), 0, nullptr}, {}};
+
+PyMemberDef part_fields[] = {
+    {"ended", T_BOOL, offsetof(PartFields, ended), 0, nullptr}, {}};
+
+PyMemberDef lent_fields[] = {
+    {"_values", T_OBJECT_EX, offsetof(LentFields, values), 0, nullptr},
+    {"_storages", T_OBJECT_EX, offsetof(LentFields, storages), 0, nullptr},
+    {"_seen", T_OBJECT_EX, offsetof(LentFields, seen), 0, nullptr},
+    {}};
+
+template <int kObjects, PyMemberDef* kMembers>
+PyType_Slot field_slots[] = {
+    {Py_tp_dealloc, reinterpret_cast<void*>(Delete<kObjects>)},
+    {Py_tp_traverse, reinterpret_cast<void*>(Visit<kObjects>)},
+    {Py_tp_clear, reinterpret_cast<void*>(Clear<kObjects>)},
+    {Py_tp_members, kMembers},
+    {}};
+
 PyType_Slot gate_slots[] = {
     {Py_tp_new, reinterpret_cast<void*>(MakeGate)},
-    {Py_tp_dealloc, reinterpret_cast<void*>(Delete<ClearGate>)},
-    {Py_tp_traverse, reinterpret_cast<void*>(VisitGate)},
-    {Py_tp_clear, reinterpret_cast<void*>(ClearGate)},
-    {}};
-
-PyMemberDef stay_members[] = {
-    {"running", T_PYSSIZET, offsetof(Stay, running), 0, nullptr},
-    {"holds", T_PYSSIZET, offsetof(Stay, holds), 0, nullptr},
-    {"before", T_OBJECT, offsetof(Stay, before), 0, nullptr},
-    {"shown", T_OBJECT, offsetof(Stay, shown), 0, nullptr},
-    {"streams", T_OBJECT, offsetof(Stay, streams), 0, nullptr},
-    {"lease", T_OBJECT, offsetof(Stay, lease), 0, nullptr},
-    {}};
-
-PyType_Slot stay_slots[] = {
-    {Py_tp_dealloc, reinterpret_cast<void*>(Delete<ClearStay>)},
-    {Py_tp_traverse, reinterpret_cast<void*>(VisitStay)},
-    {Py_tp_clear, reinterpret_cast<void*>(ClearStay)},
-    {Py_tp_members, stay_members},
-    {}};
-
-PyMemberDef turn_members[] = {
-    {"_owner", T_LONG, offsetof(Turn, owner), 0, nullptr},
-    {"_depth", T_PYSSIZET, offsetof(Turn, depth), 0, nullptr},
-    {"held", T_PYSSIZET, offsetof(Turn, held), 0, nullptr},
-    {"_process", T_LONG, offsetof(Turn, process), 0, nullptr},
-    {"taken_over", T_BOOL, offsetof(Turn, taken_over), 0, nullptr},
-    {"_joined", T_OBJECT, offsetof(Turn, joined), 0, nullptr},
-    {}};
-
-PyType_Slot turn_slots[] = {
-    {Py_tp_dealloc, reinterpret_cast<void*>(Delete<ClearTurn>)},
-    {Py_tp_traverse, reinterpret_cast<void*>(VisitTurn)},
-    {Py_tp_clear, reinterpret_cast<void*>(ClearTurn)},
-    {Py_tp_members, turn_members},
+    {Py_tp_dealloc, reinterpret_cast<void*>(Delete<kKept>)},
+    {Py_tp_traverse, reinterpret_cast<void*>(Visit<kKept>)},
+    {Py_tp_clear, reinterpret_cast<void*>(Clear<kKept>)},
     {}};
 
 constexpr unsigned kCollected = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC;
+constexpr unsigned kBase = kCollected | Py_TPFLAGS_BASETYPE;
 
-PyType_Spec gate_spec = {"hoist._fast.Gate", sizeof(Gate), 0, kCollected,
-                         gate_slots};
-PyType_Spec stay_spec = {"hoist._fast.Stay", sizeof(Stay), 0,
-                         kCollected | Py_TPFLAGS_BASETYPE, stay_slots};
-PyType_Spec turn_spec = {"hoist._fast.Turn", sizeof(Turn), 0,
-                         kCollected | Py_TPFLAGS_BASETYPE, turn_slots};
-
-PyTypeObject* Add(PyObject* module, PyType_Spec* spec) {
-  return reinterpret_cast<PyTypeObject*>(
-      PyType_FromModuleAndSpec(module, spec, nullptr));
-}
+PyType_Spec specs[kTypes] = {
+    {"hoist._fast.Gate", sizeof(Gate), 0, kCollected, gate_slots},
+    {"hoist._fast.Staged", sizeof(StagedFields), 0, kBase,
+     field_slots<4, staged_fields>},
+    {"hoist._fast.Turns", sizeof(TurnsFields), 0, kBase,
+     field_slots<1, turns_fields>},
+    {"hoist._fast.Group", sizeof(GroupFields), 0, kBase,
+     field_slots<2, group_fields>},
+    {"hoist._fast.Binding", sizeof(BindingFields), 0, kBase,
+     field_slots<2, binding_fields>},
+    {"hoist._fast.Pass", sizeof(PassFields), 0, kBase,
+     field_slots<3, pass_fields>},
+    {"hoist._fast.Call", sizeof(CallFields), 0, kBase,
+     field_slots<0, call_fields>},
+    {"hoist._fast.Part", sizeof(PartFields), 0, kBase,
+     field_slots<0, part_fields>},
+    {"hoist._fast.Lent", sizeof(LentFields), 0, kBase,
+     field_slots<3, lent_fields>},
+};
 
 }  // namespace
 
@@ -149,11 +160,13 @@ const Py_ssize_t kGatesBytes = sizeof(State);
 int AddGates(PyObject* module, PyObject* calls) {
   State& state = StateOf(module);
   state.calls = reinterpret_cast<PyTypeObject*>(Py_NewRef(calls));
-  state.gate = Add(module, &gate_spec);
-  state.stay = Add(module, &stay_spec);
-  state.turn = Add(module, &turn_spec);
-  for (PyTypeObject* type : {state.gate, state.stay, state.turn}) {
-    if (type == nullptr || PyModule_AddType(module, type) != 0) return -1;
+  for (int at = 0; at < kTypes; ++at) {
+    state.types[at] = reinterpret_cast<PyTypeObject*>(
+        PyType_FromModuleAndSpec(module, &specs[at], nullptr));
+    if (state.types[at] == nullptr ||
+        PyModule_AddType(module, state.types[at]) != 0) {
+      return -1;
+    }
   }
   own_process = getpid();
   pthread_atfork(nullptr, nullptr, [] { own_process = getpid(); });
@@ -163,9 +176,7 @@ int AddGates(PyObject* module, PyObject* calls) {
 int VisitGates(PyObject* module, visitproc visit, void* arg) {
   const State& state = StateOf(module);
   Py_VISIT(state.calls);
-  Py_VISIT(state.gate);
-  Py_VISIT(state.stay);
-  Py_VISIT(state.turn);
+  for (PyTypeObject* one : state.types) Py_VISIT(one);
   for (PyObject* one : state.facts) Py_VISIT(one);
   return 0;
 }
@@ -173,9 +184,7 @@ int VisitGates(PyObject* module, visitproc visit, void* arg) {
 int ClearGates(PyObject* module) {
   State& state = StateOf(module);
   Py_CLEAR(state.calls);
-  Py_CLEAR(state.gate);
-  Py_CLEAR(state.stay);
-  Py_CLEAR(state.turn);
+  for (PyTypeObject*& one : state.types) Py_CLEAR(one);
   for (PyObject*& one : state.facts) Py_CLEAR(one);
   return 0;
 }

@@ -6,6 +6,8 @@
 
 namespace hoist::fast {
 
+// Each type's objects are its first fields.
+
 // What a gate keeps of its group, and of the group's weights at one address.
 enum Kept {
   kPlan,
@@ -19,10 +21,8 @@ enum Kept {
   kOff,           // The swaps to idle weights.
   kOn,            // Those to staged ones.
   kShown,         // The same as hoist.nn knows it.
-  kLent,          // Its weights, see hoist/nn/_tensors/lent.py:
-  kValues,
-  kStorages,
-  kStaged,  // The group's state whenever it was entered here.
+  kLent,          // Its weights.
+  kStaged,        // The group's state whenever it was entered here.
   kKept
 };
 
@@ -36,28 +36,64 @@ struct Gate {
   bool entered;  // By `enter`, and not left since.
 };
 
-inline Gate* AsGate(PyObject* gate) { return reinterpret_cast<Gate*>(gate); }
+// The fields of classes of hoist.nn that are read here; see `fields` in
+// _hot.py.
 
-// The fields of a turns.Turns.
-struct Turn {
-  PyObject_HEAD long owner;
+struct StagedFields {
+  PyObject_HEAD PyObject *before, *shown, *streams, *lease;
+  Py_ssize_t running, holds;
+};
+
+struct TurnsFields {
+  PyObject_HEAD PyObject* joined;
+  long owner;
   Py_ssize_t depth, held;
   long process;
   char taken_over;
-  PyObject* joined;
 };
 
-inline Turn* AsTurn(PyObject* turns) { return reinterpret_cast<Turn*>(turns); }
-
-// The fields of a states.Staged.
-struct Stay {
-  PyObject_HEAD Py_ssize_t running, holds;
-  PyObject *before, *shown, *streams, *lease;
+struct GroupFields {
+  PyObject_HEAD PyObject *binding, *state;
 };
 
-inline Stay* AsStay(PyObject* staged) {
-  return reinterpret_cast<Stay*>(staged);
+struct BindingFields {
+  PyObject_HEAD PyObject *gate, *on;
+};
+
+struct PassFields {
+  PyObject_HEAD PyObject *open, *last, *sequence;
+  char is_plain;
+};
+
+struct CallFields {
+  PyObject_HEAD char is_last;
+};
+
+struct PartFields {
+  PyObject_HEAD char ended;
+};
+
+struct LentFields {
+  PyObject_HEAD PyObject *values, *storages, *seen;
+};
+
+template <typename T>
+T& As(PyObject* object) {
+  return *reinterpret_cast<T*>(object);
 }
+
+enum Type {
+  kGateType,
+  kStagedType,
+  kTurnsType,
+  kGroupType,
+  kBindingType,
+  kPassType,
+  kCallType,
+  kPartType,
+  kLentType,
+  kTypes
+};
 
 // What hoist.nn and torch have for all gates; see `know`.
 enum Fact {
@@ -74,7 +110,12 @@ enum Fact {
 };
 
 struct State {
-  PyTypeObject *calls, *gate, *stay, *turn;
+  bool Is(PyObject* object, Type type) const {
+    return object != nullptr && PyObject_TypeCheck(object, types[type]);
+  }
+
+  PyTypeObject* calls;
+  PyTypeObject* types[kTypes];
   PyObject* facts[kFacts];
 };
 

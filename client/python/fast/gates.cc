@@ -25,41 +25,15 @@ class Name {
   PyObject* made_ = nullptr;
 };
 
-namespace of_group {
-Name binding("binding"), state("state");
-}
-namespace of_binding {
-Name gate("gate"), on("_on"), put("_put");
-}
-namespace of_lent {
-Name seen("_seen");
-}
-namespace of_pass {
-Name is_plain("is_plain"), last("last"), open("open"), sequence("sequence");
-}
 namespace of_plan {
 Name done("_done"), stage("_stage");
 }
-namespace of_part {
-Name ended("ended"), explained("explained");
-}
-Name is_last("is_last");    // Of a call.
-Name data_ptr("data_ptr");  // Of a tensor.
-
-Ref Get(PyObject* of, Name& name) {
-  return Ref(PyObject_GetAttr(of, name.get()));
-}
-
-bool Is(PyObject* of, Name& name, PyObject* value) {
-  return Get(of, name).get() == value;
-}
+Name put("_put");             // Of a binding.
+Name explained("explained");  // Of a part.
+Name data_ptr("data_ptr");    // Of a tensor.
 
 void Assign(PyObject** field, PyObject* value) {
   const Ref last(std::exchange(*field, Py_NewRef(value)));
-}
-
-bool Set(PyObject* of, Name& name, PyObject* value) {
-  return PyObject_SetAttr(of, name.get(), value) == 0;
 }
 
 Ref Call(PyObject* function, PyObject* first = nullptr,
@@ -73,8 +47,8 @@ PyObject* Answer(bool yes) {
 
 // This thread alone has the turn, and took it over from no other.
 bool IsMine(const State& state, PyObject* turns) {
-  if (!PyObject_TypeCheck(turns, state.turn)) return false;
-  const Turn& turn = *AsTurn(turns);
+  if (!state.Is(turns, kTurnsType)) return false;
+  const auto& turn = As<TurnsFields>(turns);
   return turn.depth > 0 &&
          turn.owner == static_cast<long>(PyThread_get_thread_ident()) &&
          PySet_Size(turn.joined) == 0 && turn.process == OwnProcess() &&
@@ -83,28 +57,38 @@ bool IsMine(const State& state, PyObject* turns) {
 
 // What is used of a group, so long as it is used.
 struct Group {
-  Group(const State& state, PyObject* group) : self(group) {
-    binding = Get(group, of_group::binding);
-    if (binding) kept = Get(binding.get(), of_binding::gate);
-    if (kept && Py_TYPE(kept.get()) == state.gate) gate = AsGate(kept.get());
+  Group(const State& state, PyObject* given) : self(Py_NewRef(given)) {
+    if (!state.Is(given, kGroupType)) return;
+    fields = &As<GroupFields>(given);
+    if (!state.Is(fields->binding, kBindingType)) return;
+    binding = Ref(Py_NewRef(fields->binding));
+    if (!state.Is(Shown().gate, kGateType)) return;
+    kept = Ref(Py_NewRef(Shown().gate));
+    gate = &As<Gate>(kept.get());
   }
+
+  BindingFields& Shown() const { return As<BindingFields>(binding.get()); }
 
   PyObject* operator[](Kept what) const { return gate->kept[what]; }
 
-  // Binding._put, of all of them.
-  bool Show(Kept swaps) const {
-    const Ref on = Get(binding.get(), of_binding::on);
-    if (!on) return false;
-    const int there = Put(on.get(), (*this)[swaps]);
-    if (there == 1) return Set(binding.get(), of_binding::on, (*this)[swaps]);
-    return there == 0 &&
-           Ref(PyObject_CallMethodObjArgs(binding.get(), of_binding::put.get(),
-                                          (*this)[swaps], nullptr));
+  bool IsResident(const State& state) const {
+    return fields != nullptr && fields->state != nullptr &&
+           Py_TYPE(fields->state) ==
+               reinterpret_cast<PyTypeObject*>(state.facts[kResident]);
   }
 
-  PyObject* self = nullptr;
-  Ref binding, kept;
-  Gate* gate = nullptr;  // `kept`; none: its ways are Python's.
+  // Binding._put, of all of them.
+  bool Show(Kept swaps) const {
+    const int there = Put(Shown().on, (*this)[swaps]);
+    if (there == 1) Assign(&Shown().on, (*this)[swaps]);
+    return there == 1 || (there == 0 && Ref(PyObject_CallMethodObjArgs(
+                                            binding.get(), put.get(),
+                                            (*this)[swaps], nullptr)));
+  }
+
+  Ref self, binding, kept;
+  GroupFields* fields = nullptr;  // Of `self`.
+  Gate* gate = nullptr;           // `kept`; none: its ways are Python's.
 };
 
 // An error of libhoist's, as hoist.nn explains it.
@@ -114,8 +98,8 @@ bool Explain(const State& state, PyObject* part) {
   PyErr_Fetch(&type, &value, &trace);
   PyErr_NormalizeException(&type, &value, &trace);
   const Ref raised[] = {Ref(type), Ref(value), Ref(trace)};
-  const Ref error(PyObject_CallMethodObjArgs(part, of_part::explained.get(),
-                                             value, nullptr));
+  const Ref error(
+      PyObject_CallMethodObjArgs(part, explained.get(), value, nullptr));
   if (error) {
     PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.get())),
                     error.get());
@@ -124,42 +108,40 @@ bool Explain(const State& state, PyObject* part) {
 }
 
 bool Done(const Group& group, PyObject* stream) {
-  const Ref done = Get(group[kPlan], of_plan::done);
+  const Ref done(PyObject_GetAttr(group[kPlan], of_plan::done.get()));
   return done && Call(done.get(), group[kNumber], stream);
 }
 
 // Lent.is_held is False, as the counts alone tell.
 bool AreBack(const State& state, const Group& group) {
-  const Ref seen = Get(group[kLent], of_lent::seen);
-  if (!seen) return false;
-  const Ref now = Counts(group[kValues], group[kStorages], state.facts[kUses]);
-  return now && PyObject_RichCompareBool(seen.get(), now.get(), Py_EQ) == 1;
+  const auto& lent = As<LentFields>(group[kLent]);
+  return AreCounts(lent.values, lent.storages, state.facts[kUses], lent.seen);
 }
 
 // The group before, after its modules' calls.
 struct Previous {
-  Previous(const State& state, PyObject* self)
-      : group(state, self), staged(Get(self, of_group::state)) {}
+  Previous(const State& state, PyObject* self) : group(state, self) {
+    if (group.gate != nullptr && state.Is(group.fields->state, kStagedType)) {
+      staged = Ref(Py_NewRef(group.fields->state));
+    }
+  }
 
   bool MayEnd(const State& state) const {
-    if (group.gate == nullptr || !staged ||
-        !PyObject_TypeCheck(staged.get(), state.stay)) {
-      return false;
-    }
-    const Stay& stay = *AsStay(staged.get());
+    if (!staged) return false;
+    const auto& stay = As<StagedFields>(staged.get());
     return stay.running == 0 && stay.holds == 0 &&
            stay.shown == group[kShown] && stay.before == state.facts[kIdle] &&
            stay.lease == Py_None && stay.streams != nullptr &&
-           Is(group[kPart], of_part::ended, Py_False) && AreBack(state, group);
+           !As<PartFields>(group[kPart]).ended && AreBack(state, group);
   }
 
   // Also with an error nothing of it is left to end.
   bool End(const State& state) const {
-    Stay& stay = *AsStay(staged.get());
+    auto& stay = As<StagedFields>(staged.get());
     Assign(&stay.shown, Py_None);
-    if (!group.Show(kOff) ||
-        !Set(group.self, of_group::state, state.facts[kIdle]) ||
-        PyDict_DelItem(group[kStagedGroups], group.self) != 0) {
+    if (!group.Show(kOff)) return false;
+    Assign(&group.fields->state, state.facts[kIdle]);
+    if (PyDict_DelItem(group[kStagedGroups], group.self.get()) != 0) {
       return false;
     }
     const Ref streams(Py_NewRef(stay.streams));
@@ -188,7 +170,7 @@ Ref Stream(const State& state, const Group& group) {
 bool Stage(const State& state, const Group& group, PyObject* stream) {
   auto& calls = *reinterpret_cast<Calls*>(group[kCalls]);
   calls.address = nullptr;
-  const Ref function = Get(group[kPlan], of_plan::stage);
+  const Ref function(PyObject_GetAttr(group[kPlan], of_plan::stage.get()));
   const Ref address =
       function ? Call(function.get(), group[kNumber], stream) : Ref();
   if (address && PyLong_AsSize_t(address.get()) == group.gate->address) {
@@ -206,7 +188,7 @@ bool Stage(const State& state, const Group& group, PyObject* stream) {
 
 // Modules show the weights, which are there.
 bool Show(const State& state, const Group& group, PyObject* stream) {
-  Stay& stay = *AsStay(group[kStaged]);
+  auto& stay = As<StagedFields>(group[kStaged]);
   const Ref streams(PyList_New(1));
   if (!streams || PyList_SetItem(streams.get(), 0, Py_NewRef(stream)) != 0) {
     return false;
@@ -216,23 +198,23 @@ bool Show(const State& state, const Group& group, PyObject* stream) {
   Assign(&stay.shown, group[kShown]);
   stay.running = 1;
   stay.holds = 0;
-  return Set(group.self, of_group::state, group[kStaged]) &&
-         PyDict_SetItem(group[kStagedGroups], group.self, Py_None) == 0 &&
+  Assign(&group.fields->state, group[kStaged]);
+  return PyDict_SetItem(group[kStagedGroups], group.self.get(), Py_None) == 0 &&
          group.Show(kOn);
 }
 
 // Passes._end_open. False: it is Python's to do, or failed.
-bool EndOpen(const State& state, PyObject* pass) {
-  const Ref open = Get(pass, of_pass::open);
-  if (!open) return false;
+bool EndOpen(const State& state, const PassFields& pass) {
+  const Ref open(Py_NewRef(pass.open));
   std::vector<Previous> ending;
   for (Py_ssize_t at = 0; at < PyList_Size(open.get()); ++at) {
     ending.emplace_back(state, PyList_GetItem(open.get(), at));
     if (!ending.back().MayEnd(state)) return false;
   }
   if (ending.empty()) return true;
-  const Ref last = Get(pass, of_pass::last);
-  if (!last || !Is(last.get(), is_last, Py_True)) return false;
+  if (!state.Is(pass.last, kCallType) || !As<CallFields>(pass.last).is_last) {
+    return false;
+  }
   for (auto at = static_cast<Py_ssize_t>(ending.size()); at-- > 0;) {
     if (PyList_SetSlice(open.get(), at, at + 1, nullptr) != 0 ||
         !ending[static_cast<size_t>(at)].End(state)) {
@@ -243,21 +225,17 @@ bool EndOpen(const State& state, PyObject* pass) {
 }
 
 // Passes.enter, with the turn. The stream: see Stream; none yet.
-bool EnterOne(const State& state, Turn* turn, PyObject* pass,
+bool EnterOne(const State& state, TurnsFields* turn, const PassFields& pass,
               const Group& group, Ref* stream) {
-  if (group.gate == nullptr ||
-      !Is(group.self, of_group::state, state.facts[kIdle]) ||
+  if (group.gate == nullptr || group.fields->state != state.facts[kIdle] ||
       PyDict_Size(group[kTold]) != 0 || PySet_Size(group[kPointers]) != 0) {
     return false;
   }
   if (!*stream) *stream = Stream(state, group);
   if (!*stream || !EndOpen(state, pass) ||
-      !Stage(state, group, stream->get())) {
-    return false;
-  }
-  const Ref sequence = Get(pass, of_pass::sequence);
-  if (!Show(state, group, stream->get()) || !sequence ||
-      PyList_Append(sequence.get(), group.self) != 0) {
+      !Stage(state, group, stream->get()) ||
+      !Show(state, group, stream->get()) ||
+      PyList_Append(pass.sequence, group.self.get()) != 0) {
     return false;
   }
   ++turn->depth;
@@ -266,10 +244,11 @@ bool EnterOne(const State& state, Turn* turn, PyObject* pass,
   return true;
 }
 
-bool IsResident(const State& state, PyObject* group) {
-  const Ref now = Get(group, of_group::state);
-  return now && Py_TYPE(now.get()) ==
-                    reinterpret_cast<PyTypeObject*>(state.facts[kResident]);
+// The pass, if it has begun.
+PassFields* PassOf(const State& state, PyObject* given) {
+  if (!state.Is(given, kPassType)) return nullptr;
+  auto& pass = As<PassFields>(given);
+  return pass.open != nullptr && pass.sequence != nullptr ? &pass : nullptr;
 }
 
 // enter(turns, pass or None, groups, call): how many of them are entered; the
@@ -281,18 +260,17 @@ PyObject* Enter(PyObject* module, PyObject* const* given, Py_ssize_t count) {
   }
   const State& state = StateOf(module);
   PyObject* const turns = given[0];
-  PyObject* const pass = given[1];
+  const PassFields* const pass = PassOf(state, given[1]);
   Py_ssize_t entered = 0;
-  if (pass != Py_None && IsMine(state, turns) &&
-      Is(pass, of_pass::is_plain, Py_True) &&
+  if (pass != nullptr && pass->is_plain && IsMine(state, turns) &&
       Call(state.facts[kIsGradEnabled]).get() == Py_False) {
     const Ref task = Call(state.facts[kGraphTask]);
     Ref stream;
     while (task && PyLong_AsLong(task.get()) < 0 &&
            entered < PyTuple_Size(given[2])) {
-      PyObject* const group = PyTuple_GetItem(given[2], entered);
-      if (!IsResident(state, group) &&
-          !EnterOne(state, AsTurn(turns), pass, Group(state, group), &stream)) {
+      const Group group(state, PyTuple_GetItem(given[2], entered));
+      if (!group.IsResident(state) &&
+          !EnterOne(state, &As<TurnsFields>(turns), *pass, group, &stream)) {
         break;
       }
       ++entered;
@@ -327,37 +305,35 @@ PyObject* Leave(PyObject* module, PyObject* const* given, Py_ssize_t count) {
   }
   const State& state = StateOf(module);
   PyObject* const turns = given[0];
-  PyObject* const pass = given[1];
+  PassFields* const pass = PassOf(state, given[1]);
   std::vector<Group> leaving;
   bool may = true;
   for (Py_ssize_t at = 0; at < PyTuple_Size(given[2]); ++at) {
-    PyObject* const group = PyTuple_GetItem(given[2], at);
-    if (IsResident(state, group)) continue;
-    const Group& one = leaving.emplace_back(state, group);
-    may = one.gate != nullptr && std::exchange(one.gate->entered, false) &&
-          Is(group, of_group::state, one[kStaged]) &&
-          AsStay(one[kStaged])->running == 1 && may;
+    Group group(state, PyTuple_GetItem(given[2], at));
+    if (group.IsResident(state)) continue;
+    may = group.gate != nullptr && std::exchange(group.gate->entered, false) &&
+          group.fields->state == group[kStaged] &&
+          As<StagedFields>(group[kStaged]).running == 1 && may;
+    leaving.push_back(std::move(group));
   }
   const auto held = static_cast<Py_ssize_t>(leaving.size());
-  if (!may || held == 0 || pass == Py_None || !IsMine(state, turns) ||
-      AsTurn(turns)->depth <= held) {
+  if (!may || held == 0 || pass == nullptr || !IsMine(state, turns) ||
+      As<TurnsFields>(turns).depth <= held || PyList_Size(pass->open) != 0) {
     return Answer(false);
   }
-  const Ref open = Get(pass, of_pass::open);
-  if (!open || PyList_Size(open.get()) != 0) return Answer(false);
   for (const Group& group : leaving) {
     if (!IsApart(state, *group.gate, given[4])) {
       PyErr_Clear();  // A tensor's; Python gets it again.
       return Answer(false);
     }
   }
-  if (!Set(pass, of_pass::last, given[3])) return nullptr;
+  Assign(&pass->last, given[3]);
   for (; !leaving.empty(); leaving.pop_back()) {
     const Group& group = leaving.back();
-    if (PyList_Append(open.get(), group.self) != 0) return nullptr;
-    AsStay(group[kStaged])->running = 0;
-    --AsTurn(turns)->depth;
-    --AsTurn(turns)->held;
+    if (PyList_Append(pass->open, group.self.get()) != 0) return nullptr;
+    As<StagedFields>(group[kStaged]).running = 0;
+    --As<TurnsFields>(turns).depth;
+    --As<TurnsFields>(turns).held;
   }
   return Answer(true);
 }

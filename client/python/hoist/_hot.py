@@ -21,7 +21,7 @@ Put = Callable[[list[Swap], list[Swap]], bool]
 Counts = Callable[[list[Any], list[int], Callable[[int], int]], Any]
 
 NAME = "_fast.abi3.so"
-INTERFACE = 3  # Of the extension that this package knows.
+INTERFACE = 4  # Of the extension that this package knows.
 _GONE = object()
 
 

@@ -251,19 +251,19 @@ def test_gates_refuse_other_arguments(fast):
         with pytest.raises(TypeError):
             call(1)
     with pytest.raises(TypeError, match="Calls"):
-        fast.Gate(1, 1, *[None] * 15)
+        fast.Gate(1, 1, *[None] * 13)
     for call, given in ((fast.enter, 4), (fast.leave, 5)):
         with pytest.raises(TypeError, match="tuple"):
             call(*[None] * given)
-    with pytest.raises(AttributeError):  # No group is None.
-        fast.leave(None, None, (None,), None, None)
+    assert fast.enter(None, None, (None,), None) == 0  # No group is None.
+    assert fast.leave(None, None, (None,), None, None) is False
 
 
 def test_fields_are_attributes(fast):
-    class Turns(*_hot.fields("Turn")):  # type: ignore[misc]
+    class Turns(*_hot.fields("Turns")):  # type: ignore[misc]
         pass
 
-    class Staged(*_hot.fields("Stay")):  # type: ignore[misc]
+    class Staged(*_hot.fields("Staged")):  # type: ignore[misc]
         pass
 
     turns, staged, one = Turns(), Staged(), object()
@@ -271,6 +271,9 @@ def test_fields_are_attributes(fast):
     assert (staged.running, staged.holds, staged.before) == (0, 0, None)
     turns._owner, turns.taken_over, staged.before = -1, True, one
     assert (turns._owner, turns.taken_over, staged.before) == (-1, True, one)
+    group = type("Group", _hot.fields("Group"), {})()
+    with pytest.raises(AttributeError):
+        group.state
     before = sys.getrefcount(one)
     del staged
     assert sys.getrefcount(one) == before - 1

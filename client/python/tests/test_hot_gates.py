@@ -52,17 +52,24 @@ class World:
         self.fast.know(self.idle, Resident, Tensor, hoist.HoistError,
                        lambda: self.graded, lambda: self.task, lambda _: 1,
                        lambda: self.captures, lambda index: HANDLE + index)
-        self.turns = type("Turns", (self.fast.Turn,), {})()
-        self.turns._owner = threading.get_ident()
-        self.turns._process = os.getpid()
-        self.turns._depth = self.turns.held = 1
-        self.turns._joined = set()
-        self.current = Thing(is_plain=True, open=[], sequence=[],
-                             last=Thing(is_last=False))
-        self.call = Thing(is_last=True)
-        self.part = Thing(ended=False, explained=lambda error: error)
+        self.turns = self.with_fields(
+            "Turns", _owner=threading.get_ident(), _process=os.getpid(), _depth=1,
+            held=1, _joined=set())
+        self.current = self.with_fields(
+            "Pass", is_plain=True, open=[], sequence=[],
+            last=self.with_fields("Call", is_last=False))
+        self.call = self.with_fields("Call", is_last=True)
+        self.part = self.with_fields("Part", ended=False,
+                                     explained=lambda error: error)
         self.staged: dict[Any, None] = {}
         self.plan = Thing(_stage=self._stage, _done=self._done)
+
+    def with_fields(self, name: str, **fields: Any) -> Any:
+        """An object of a class with that type's fields."""
+        made = type(name, (getattr(self.fast, name),), {})()
+        for key, value in fields.items():
+            setattr(made, key, value)
+        return made
 
     def _stage(self, number: int, stream: Any) -> int:
         self.calls.append(("stage", number, stream))
@@ -75,22 +82,24 @@ class World:
         if self.error is not None:
             raise self.error
 
-    def group(self, number: int) -> Any:
+    def group(self, number: int, told: Any = (), pointers: Any = ()) -> Any:
+        told, pointers = dict(told), set(pointers)
         holder = {"weight": object()}
         value = object()
         off = [(holder, "weight", holder["weight"])]
         on = [(holder, "weight", value)]
         values, storages = [value], [5]
-        staged = type("Staged", (self.fast.Stay,), {})()
-        staged.lease = None
-        lent = Thing()
+        staged = self.with_fields("Staged", lease=None)
+        lent = self.with_fields("Lent", _values=values, _storages=storages)
         gate = self.fast.Gate(
             ADDRESS, BYTES, self.plan, self.fast.Calls(None, None, None, None),
-            number, self.part, self.staged, self.index, {}, set(), off, on,
-            shown := Thing(), lent, values, storages, staged)
+            number, self.part, self.staged, self.index, told, pointers, off, on,
+            shown := Thing(), lent, staged)
         del value
-        group = Thing(binding=Thing(gate=gate, _on=off), state=self.idle,
-                      holder=holder, off=off, on=on, shown=shown, own=staged)
+        group = self.with_fields(
+            "Group", binding=self.with_fields("Binding", gate=gate, _on=off),
+            state=self.idle, holder=holder, off=off, on=on, shown=shown,
+            own=staged)
         holder["weight"] = values[0]
         lent._seen = self.fast.counts(values, storages, lambda _: 1)
         holder["weight"] = off[0][2]
@@ -199,13 +208,7 @@ def test_what_is_not_usual_is_pythons(unusual):
     elif unusual == "not plain":
         world.current.is_plain = False
     elif unusual in ("told", "pointers"):
-        made = world.group(4)
-        told, pointers = ({1: True}, set()) if unusual == "told" else ({}, {1})
-        second = Thing(binding=Thing(gate=world.fast.Gate(
-            ADDRESS, BYTES, world.plan, world.fast.Calls(None, None, None, None),
-            4, world.part, world.staged, 0, told, pointers, made.off, made.on,
-            made.shown, Thing(), [], [], made.own), _on=made.off),
-            state=world.idle)
+        second = world.group(4, **{unusual: {1: True}})
     elif unusual == "other thread":
         world.turns._owner += 1
     elif unusual == "joined":

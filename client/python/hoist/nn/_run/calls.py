@@ -8,6 +8,7 @@ from typing import Protocol
 
 import torch
 
+from ... import _hot
 from .._show.group import Group
 
 
@@ -40,11 +41,12 @@ class Surroundings(Protocol):
 
 
 @dataclasses.dataclass
-class Call:
+class Call(*_hot.fields("Call")):  # type: ignore[misc]
     """Observations of the calls of a module with groups, from passes."""
 
     is_followed: bool = False  # By a call that needs the same group.
-    is_last: bool = False  # By one that does not, or by none.
+    # By one that does not, or by none. (A default would hide the field.)
+    is_last: bool = dataclasses.field(default_factory=bool)
 
     def note(self, groups: list[Group], followed: bool) -> None:
         """The groups' next call; compiled code has one stage for all of
@@ -63,13 +65,14 @@ def handled() -> int:
 
 
 @dataclasses.dataclass
-class Pass:
+class Pass(*_hot.fields("Pass")):  # type: ignore[misc]
     """A root's call, from begin to end."""
 
     handled: int  # At its begin; see handled().
     depth: int = 1  # Nested calls of the root module.
     is_compiled: bool = False  # At least in part.
-    is_plain: bool = False  # Groups hide their weights as they end.
+    # Groups hide their weights as they end.
+    is_plain: bool = dataclasses.field(default_factory=bool)
     return_to: torch.device | None = None
     # The staged groups of a block without a running module, and its last call.
     open: list[Group] = dataclasses.field(default_factory=list)

@@ -44,7 +44,7 @@ def is_in_backward() -> bool:
     return torch._C._current_graph_task_id() >= 0
 
 
-class Turns(*_hot.fields("Turn")):  # type: ignore[misc]
+class Turns(*_hot.fields("Turns")):  # type: ignore[misc]
     """A recursive lock that running modules hold.
 
     A thread that leaves a module by SystemExit, asyncio's CancelledError or

@@ -40,7 +40,7 @@ _ADDRESSES = 4
 _GONE = object()
 
 
-class Binding:
+class Binding(*_hot.fields("Binding")):  # type: ignore[misc]
     """One group's weights, as the modules see them.
 
     Threads: one at a time; the attachment's lock.

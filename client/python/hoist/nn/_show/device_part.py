@@ -7,7 +7,7 @@ from typing import Any, Callable, TypeVar
 
 import torch
 
-from ... import _session
+from ... import _hot, _session
 from ..._errors import (HoistError, InvalidArgument, NotFound,
                         Unavailable)
 from ..._plan import Plan, PlanInfo, PlanStats
@@ -47,7 +47,7 @@ def give_back(held: list[Held]) -> None:
             stack.callback(one.give_back)
 
 
-class DevicePart:
+class DevicePart(*_hot.fields("Part")):  # type: ignore[misc]
     """One device of an attachment: its stream, its current plan, and the
     scratch for casts. All staged memory is `session`'s, which may have ended;
     the link may already have a new one."""

@@ -47,9 +47,7 @@ def gate_of(group: _model.Group, part: DevicePart, idle: IdleGroup, off: Any,
             or shown.casts or shown.past_hooks is not None
             or plan.kind(group) != "streamed"):
         return None
-    lent = shown.lent
     return fast.Gate(
         shown.address, group.image_bytes, plan, plan._calls, group.index, part,
         part.staged, part.cuda_index, idle.told, idle.pointers, off, shown.swaps,
-        shown, lent, lent._values, lent._storages,
-        Staged(shown.address, None, IDLE))
+        shown, shown.lent, Staged(shown.address, None, IDLE))

@@ -9,7 +9,7 @@ from typing import Any, Mapping
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from ... import _model
+from ... import _hot, _model
 from ..._errors import FailedPrecondition, HoistError
 from .._graph.operators import Operands
 from .._tensors.idle import Shelf
@@ -26,7 +26,7 @@ from .states import IDLE, Resident, Staged, State
 log = logging.getLogger("hoist.nn")
 
 
-class Group:
+class Group(*_hot.fields("Group")):  # type: ignore[misc]
     """Threads: one at a time; the attachment's lock. `find`: any."""
 
     def __init__(self, spec: GroupSpec, part: DevicePart, staged: _model.Group,

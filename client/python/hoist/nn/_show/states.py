@@ -51,7 +51,7 @@ class Placed(State):
                 grade(value, name)
 
 
-class Staged(*_hot.fields("Stay"), State):  # type: ignore[misc]
+class Staged(*_hot.fields("Staged"), State):  # type: ignore[misc]
     """Staged for a while, by the plan or a lease."""
 
     scratch: torch.Tensor | None = None  # The memory of cast weights.

@@ -88,7 +88,7 @@ def _viewed(weights: Sequence[_Weight]) -> list[_Weight]:
         time.sleep(0.001)
 
 
-class Lent:
+class Lent(*_hot.fields("Lent")):  # type: ignore[misc]
     """Parameters over bytes that stay there for a forward.
 
     After each forward all are checked together, and one by one only if a count
