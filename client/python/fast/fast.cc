@@ -154,6 +154,22 @@ int Put(PyObject* on, PyObject* swaps) {
 
 namespace {
 
+// torch's count of a storage's users is behind the address of its class, and
+// other threads write to it. hoist.nn has seen that before it asks so.
+size_t ReadUses(PyObject* storage) {
+  const auto* there = static_cast<const char*>(PyLong_AsVoidPtr(storage));
+  if (there == nullptr) return 0;
+  return __atomic_load_n(
+      reinterpret_cast<const uint32_t*>(there + sizeof(void*)),
+      __ATOMIC_RELAXED);
+}
+
+// Calls `uses`.
+size_t AskUses(PyObject* uses, PyObject* storage) {
+  const Ref count(PyObject_CallFunctionObjArgs(uses, storage, nullptr));
+  return count ? PyLong_AsSize_t(count.get()) : 0;
+}
+
 // Takes each count, as long as it may. False: it may not, or there is an
 // exception.
 template <typename Take>
@@ -165,9 +181,9 @@ bool TakeCounts(PyObject* values, PyObject* storages, PyObject* uses,
     }
   }
   for (Py_ssize_t at = 0; at < PyList_Size(storages); ++at) {
-    const Ref count(PyObject_CallFunctionObjArgs(
-        uses, PyList_GetItem(storages, at), nullptr));
-    if (!count || !take(PyLong_AsSize_t(count.get()))) return false;
+    PyObject* const one = PyList_GetItem(storages, at);
+    if (!take(uses == Py_None ? ReadUses(one) : AskUses(uses, one)))
+      return false;
   }
   return PyErr_Occurred() == nullptr;
 }

@@ -18,7 +18,7 @@ from . import _library as lib
 # Where each value goes: `holder[key] = value`.
 Swap = tuple[dict[str, Any], str, Any]
 Put = Callable[[list[Swap], list[Swap]], bool]
-Counts = Callable[[list[Any], list[int], Callable[[int], int]], Any]
+Counts = Callable[[list[Any], list[int], Any], Any]
 
 NAME = "_fast.abi3.so"
 INTERFACE = 4  # Of the extension that this package knows.
@@ -181,6 +181,7 @@ def fields(name: str) -> tuple[type, ...]:
 
 
 def counts() -> Counts:
-    """The function that `pure_counts` is an example of."""
+    """The function that `pure_counts` is an example of. The extension's may be
+    given None for `uses`: it reads torch's own count at a storage's address."""
     found: Counts = pure_counts if fast() is None else fast().counts
     return found

@@ -243,6 +243,18 @@ def test_counts_differ_while_a_value_or_its_memory_is_used(kind, request):
         counts(values, [5], used.__getitem__)
 
 
+def test_the_extension_reads_counts_behind_an_address(fast):
+    memory = (c.c_uint32 * 4)(1, 2, 3, 4)
+    storage = c.addressof(memory)
+    assert fast.counts([], [storage], None) == fast.counts(
+        [], [storage], lambda _: 3)
+    memory[2] = 5
+    assert fast.counts([], [storage], None) == fast.counts(
+        [], [storage], lambda _: 5)
+    with pytest.raises(TypeError):
+        fast.counts([], ["no address"], None)
+
+
 # Gates; tests/conformance/torch/test_gates.py has their use.
 
 

@@ -18,6 +18,7 @@ from equal import assert_equal_outputs  # noqa: E402
 from hoist import _hot  # noqa: E402
 from hoist.nn._run.hooks import Begin  # noqa: E402
 from hoist.nn._show.states import IDLE, Staged  # noqa: E402
+from hoist.nn._tensors import lent  # noqa: E402
 from hoist.nn._tree import layout  # noqa: E402
 from models import WIDTH, Stack, numbers  # noqa: E402
 from torch import nn  # noqa: E402
@@ -224,6 +225,27 @@ def test_an_error_in_forward_leaves_what_python_leaves(model, device):
     gates.entered.clear()
     run(model)
     assert all(gates.entered)
+
+
+def test_a_view_that_outlives_its_forward_is_refused(model):
+    kept = []
+    layer = model.layers[3].up
+    handle = layer.register_forward_hook(
+        lambda module, *_: kept.append(module.weight.detach()))
+    gates = counted(model)
+    with pytest.raises(hoist.FailedPrecondition, match="a view of .*up.weight"):
+        run(model)
+    assert any(gates.entered)
+    handle.remove()
+    kept.clear()
+    for _ in range(3):
+        gates.entered.clear()
+        run(model)
+    assert all(gates.entered)
+
+
+def test_the_extension_reads_torchs_counts_itself():
+    assert lent.asked is None
 
 
 class GivesItsWeight(nn.Linear):

@@ -16,7 +16,7 @@ import torch
 from ... import _hot, _model
 from ..._errors import HoistError
 from .._tensors.idle import IdleGroup
-from .._tensors.lent import uses
+from .._tensors.lent import asked
 from .device_part import DevicePart
 from .shown import Shown
 from .states import IDLE, Resident, Staged
@@ -33,7 +33,7 @@ def gates() -> Any:
 @functools.lru_cache(maxsize=None)
 def _tell(fast: Any) -> None:
     fast.know(IDLE, Resident, torch.Tensor, HoistError, torch.is_grad_enabled,
-              torch._C._current_graph_task_id, uses,
+              torch._C._current_graph_task_id, asked,
               getattr(torch._C, "_cuda_isCurrentStreamCapturing", None),
               getattr(torch._C, "_cuda_getCurrentRawStream", None))
 

@@ -20,6 +20,23 @@ from ..._errors import FailedPrecondition
 uses: Callable[[int], int] = getattr(torch._C, "_storage_Use_Count",
                                      lambda cdata: 0)
 
+
+def _asked() -> Callable[[int], int] | None:
+    """Whom hoist._fast asks for uses. None: it reads them itself, since this
+    torch has them where it looks."""
+    if _hot.fast() is None:
+        return uses
+    counts, tensor, views = _hot.counts(), torch.empty(1, device="cpu"), []
+    storages = [tensor.untyped_storage()._cdata]
+    for _ in range(3):
+        if counts([], storages, None) != counts([], storages, uses):
+            return uses
+        views.append(tensor.detach())
+    return None
+
+
+asked = _asked()
+
 _PATIENCE = 1.0  # Seconds for other threads to drop a view.
 
 
@@ -117,11 +134,11 @@ class Lent(*_hot.fields("Lent")):  # type: ignore[misc]
         self.is_lent = True
         for weight in self._weights:
             weight.lend()
-        self._seen = self._counts(self._values, self._storages, uses)
+        self._seen = self._counts(self._values, self._storages, asked)
 
     def is_held(self) -> bool:
         """A weight is referred to or viewed elsewhere."""
-        counts = self._counts(self._values, self._storages, uses)
+        counts = self._counts(self._values, self._storages, asked)
         if counts == self._seen:
             return False
         if any([weight.is_held for weight in self._weights]):
