@@ -36,8 +36,9 @@ void Assign(PyObject** field, PyObject* value) {
   const Ref last(std::exchange(*field, Py_NewRef(value)));
 }
 
-Ref Call(PyObject* function, PyObject* first = nullptr,
-         PyObject* second = nullptr) {
+Ref Call(PyObject* function) { return Ref(PyObject_CallNoArgs(function)); }
+
+Ref Call(PyObject* function, PyObject* first, PyObject* second = nullptr) {
   return Ref(PyObject_CallFunctionObjArgs(function, first, second, nullptr));
 }
 
@@ -189,11 +190,14 @@ bool Stage(const State& state, const Group& group, PyObject* stream) {
 // Modules show the weights, which are there.
 bool Show(const State& state, const Group& group, PyObject* stream) {
   auto& stay = As<StagedFields>(group[kStaged]);
-  const Ref streams(PyList_New(1));
-  if (!streams || PyList_SetItem(streams.get(), 0, Py_NewRef(stream)) != 0) {
-    return false;
+  // The list of the last time, unless others have it.
+  if (stay.streams == nullptr || Py_REFCNT(stay.streams) != 1 ||
+      PyList_Size(stay.streams) != 1) {
+    const Ref made(PyList_New(1));
+    if (!made) return false;
+    Assign(&stay.streams, made.get());
   }
-  Assign(&stay.streams, streams.get());
+  if (PyList_SetItem(stay.streams, 0, Py_NewRef(stream)) != 0) return false;
   Assign(&stay.before, state.facts[kIdle]);
   Assign(&stay.shown, group[kShown]);
   stay.running = 1;

@@ -48,10 +48,10 @@ class World:
         self.task = -1
         self.calls: list[tuple[Any, ...]] = []
         self.error: Exception | None = None
-        self.at = ADDRESS
+        self.at, self.handle = ADDRESS, HANDLE
         self.fast.know(self.idle, Resident, Tensor, hoist.HoistError,
                        lambda: self.graded, lambda: self.task, lambda _: 1,
-                       lambda: self.captures, lambda index: HANDLE + index)
+                       lambda: self.captures, lambda index: self.handle + index)
         self.turns = self.with_fields(
             "Turns", _owner=threading.get_ident(), _process=os.getpid(), _depth=1,
             held=1, _joined=set())
@@ -135,6 +135,17 @@ def test_a_group_ends_as_the_next_begins_on_its_stream(index, stream):
     assert first.state is world.idle and first.own.shown is None
     assert world.staged == {second: None} and world.current.open == []
     assert world.current.sequence == [first, second]
+
+
+def test_a_list_of_streams_that_is_kept_stays():
+    world = World(0)
+    first, second = world.group(3), world.group(4)
+    assert world.enter(first) and world.leave(first)
+    kept = first.own.streams
+    assert world.enter(second) and world.leave(second)
+    world.handle += 8
+    assert world.enter(first)
+    assert (kept, first.own.streams) == ([HANDLE], [HANDLE + 8])
 
 
 def test_a_blocks_groups_end_in_the_reverse_order_of_their_stages():
