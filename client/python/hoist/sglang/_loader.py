@@ -27,6 +27,8 @@ from ._options import Options
 _log = logging.getLogger("hoist.sglang")
 # Layers that compute with the files' weights, unmoved.
 _PLAIN = frozenset(("UnquantizedLinearMethod", "UnquantizedEmbeddingMethod"))
+_NO_UPDATES = ("hoistd holds the weights, read-only, for other servers as well; "
+               "start a server with the new files")
 
 
 class HoistModelLoader(theirs.DefaultModelLoader):  # type: ignore[misc]
@@ -70,6 +72,8 @@ class HoistModelLoader(theirs.DefaultModelLoader):  # type: ignore[misc]
                 self.postprocess_weights(model, device)
         _refuse_moved(model, weights)
         model.hoist_weights = weights  # They live as long as the model.
+        # SGLang asks for this before each update of a running server's weights.
+        model._derived_weight_cache_error = _NO_UPDATES
         _log.info("%s: %.1f MiB of hoistd's on %s, shared and read-only",
                   weights.name, weights.nbytes / 2**20, weights.device.name)
         made: nn.Module = model.eval()
