@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """vLLM over hoistd beside plain vLLM, on a GPU: run.py [--small] STEP...
 
-Steps: replicas, loaders, kinds, budgets, rivals, sleep, serve, rounding. Prints
-tables in Markdown, and fails if tokens differ that must not. --small: on CPUs,
+Steps: replicas, loaders, kinds, in_place, budgets, rivals, sleep, serve,
+rounding. Prints tables in Markdown, and fails if tokens differ that must not. --small: on CPUs,
 to check the steps.
 
-Folders: $HOIST_BIN has hoistd; $HOIST_VLLM_MODEL is the model, which model.py
-makes; $HOIST_VLLM_LOGS and $HOIST_VLLM_CACHES are written to.
+Folders: $HOIST_BIN has hoistd; $HOIST_ENGINE_MODEL is the model, which model.py
+makes; $HOIST_ENGINE_LOGS and $HOIST_ENGINE_CACHES are written to.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from typing import Any, Callable
 
 import steps
 from engines import Engine, Place, gpu_mib
-from kinds import kinds
+from kinds import in_place, kinds
 from loaders import loaders
 from rounding import rounding
 
 STEPS = {one.__name__: one for one in (
-    steps.replicas, loaders, kinds, steps.budgets, steps.rivals, steps.sleep,
-    steps.serve, rounding)}
+    steps.replicas, loaders, kinds, in_place, steps.budgets, steps.rivals,
+    steps.sleep, steps.serve, rounding)}
 
 
 class Run:
@@ -104,8 +104,8 @@ def main(given: list[str]) -> int:
     small = "--small" in given
     wanted = [one for one in given if one != "--small"]
     where = {name: pathlib.Path(os.environ[name]) for name in (
-        "HOIST_BIN", "HOIST_VLLM_MODEL", "HOIST_VLLM_LOGS",
-        "HOIST_VLLM_CACHES")}
+        "HOIST_BIN", "HOIST_ENGINE_MODEL", "HOIST_ENGINE_LOGS",
+        "HOIST_ENGINE_CACHES")}
     place = Place(*where.values(), small=small)
     place.logs.mkdir(parents=True, exist_ok=True)
     run = Run(place)
