@@ -1,10 +1,11 @@
-"""The step `kinds`: weights that vLLM quantizes, routes or adapts."""
+"""The steps `kinds` and `in_place`: weights that vLLM quantizes, routes, adapts."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from engines import Engine, gpu_mib, hoistd, why_not
+from steps import rates_of
 
 if TYPE_CHECKING:
     from run import Run
@@ -33,10 +34,40 @@ def kinds(run: Run) -> None:
             model_loader_extra_config=KINDS[kind][2]) for kind in want}, want)
 
 
+def in_place(run: Run) -> None:
+    """A mixture whose cold experts are read in place, in CUDA graphs. Random
+    weights route evenly: the hot set helps by its size alone."""
+    run.place.make("mixture")
+    with hoistd(run.place) as daemon:
+        plain = _begin(run, "plain", "a mixture")
+        ours = [_begin(run, f"hoist, in place, {budget}", "a mixture",
+                       socket=daemon.socket, load_format="hoist",
+                       model_loader_extra_config={"in_place": "auto",
+                                                  "budget": budget})
+                for budget in (1.0, 0.7, 0.4)]
+        engines = [plain, *ours]
+        want = None
+        for engine, why in zip(engines, why_not(engines)):
+            if run.check(f"{engine.name} starts: {why}", why is None) == "NO":
+                continue
+            said = engine.ask("generate", tokens=TOKENS)
+            want = want or said
+            run.row("Experts in place", engine=engine.name, **{
+                "own MiB": gpu_mib(engine.process.pid),
+                **rates_of(run, engine, (1, 8), 32, most=4)[0],
+                "tokens equal": run.check(f"{engine.name}: tokens",
+                                          said == want)})
+            engine.end()
+
+
 def _begin(run: Run, whose: str, kind: str, **options: Any) -> Engine:
     model, theirs, _ = KINDS[kind]
+    # Without it an adapter's kernel adds parts up in any order, and then one
+    # engine's own tokens differ from run to run.
+    variables = {"VLLM_BATCH_INVARIANT": "1"} if kind == "LoRA" else {}
     return run.begin(
         f"{whose}, {kind}", **options, **theirs, model=str(run.place.of(model)),
+        variables=variables,
         compilation_config={"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"})
 
 

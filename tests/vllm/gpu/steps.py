@@ -51,12 +51,12 @@ def _replica(run: Run, engine: Engine, want: list[list[int]],
     run.row("Replicas", engine=engine.name, **{
         "start, s": engine.start_s, "loading, s": engine.loading_s(),
         "own MiB": own, "MiB in all": used,
-        **(_rates(run, engine, (1, 8, 64), 128)[0] if rates else {}),
+        **(rates_of(run, engine, (1, 8, 64), 128)[0] if rates else {}),
         "tokens equal": run.check(f"{engine.name}: tokens", equal)})
 
 
-def _rates(run: Run, engine: Engine, batches: tuple[int, ...], tokens: int,
-           most: int = 8) -> tuple[dict[str, str], int]:
+def rates_of(run: Run, engine: Engine, batches: tuple[int, ...], tokens: int,
+             most: int = 8) -> tuple[dict[str, str], int]:
     """By batch; and how many passes that took."""
     found, passes = {}, 0
     for batch in batches:
@@ -137,7 +137,7 @@ def _streamed(run: Run, engine: Engine, daemon: Any
               ) -> tuple[dict[str, str], float]:
     """Rates; and the bytes that hoistd moves to the device a pass."""
     daemon.count_anew()
-    rates, passes = _rates(run, engine, (8, 64), 8, most=4)
+    rates, passes = rates_of(run, engine, (8, 64), 8, most=4)
     return rates, daemon.counters()["host_to_device_bytes"] / passes
 
 
@@ -190,7 +190,7 @@ def _rivals(run: Run) -> dict[Engine, float]:
 
 
 def _rival(run: Run, engine: Engine, streamed: float) -> None:
-    rates, _ = _rates(run, engine, (8, 64), 8, most=4)
+    rates, _ = rates_of(run, engine, (8, 64), 8, most=4)
     run.row("Rivals", engine=engine.name, **rates, **{
         "own MiB": gpu_mib(engine.process.pid),
         "weights on the device, GiB": engine.loaded_gib(),
