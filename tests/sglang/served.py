@@ -17,6 +17,9 @@ import time
 from typing import Any, Sequence
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "support"))
+
+from real_daemon import until  # noqa: E402
 
 
 class Failed(Exception):
@@ -57,14 +60,20 @@ class Served:
         self.end()
 
     def ready(self, patience_s: float = 300) -> Served:
-        end = time.monotonic() + patience_s
-        while time.monotonic() < end and self.process.poll() is None:
-            with contextlib.suppress(OSError):
-                if self._asked("GET", "/health", None)[0] == 200:
-                    self.start_s = time.monotonic() - self.began
-                    return self
-            time.sleep(0.2)
-        raise Failed(self.text()[-3000:])
+        """Failed: it has ended, or does not serve in time."""
+        with contextlib.suppress(AssertionError):
+            until(lambda: self._healthy() or self.process.poll() is not None,
+                  patience_s)
+        if not self._healthy():
+            raise Failed(self.text()[-3000:])
+        self.start_s = time.monotonic() - self.began
+        return self
+
+    def _healthy(self) -> bool:
+        try:
+            return self._asked("GET", "/health", None)[0] == 200
+        except OSError:
+            return False
 
     def text(self) -> str:
         return self.log.read_text(errors="replace")
