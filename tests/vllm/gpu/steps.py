@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import importlib.metadata
 import os
 import pathlib
 import shutil
@@ -225,9 +226,13 @@ def _planted(run: Run, daemon: Any, whole: pathlib.Path,
 def sleep(run: Run) -> None:
     """Both levels, twice: vLLM's own way, and with hoistd's weights."""
     with hoistd(run.place) as daemon:
+        ours = {"socket": daemon.socket, "load_format": "hoist",
+                "enable_sleep_mode": True}
         slept = [run.begin("plain, cumem", enable_sleep_mode=True),
-                 run.begin("hoist", socket=daemon.socket, load_format="hoist",
-                           enable_sleep_mode=True)]
+                 run.begin("hoist", **ours)]
+        if has_sleep_backends():
+            slept.append(run.begin("hoist, --sleep-mode-backend hoist",
+                                   sleep_mode_backend="hoist", **ours))
         for engine in slept:
             engine.ready()
         for engine in slept:
@@ -236,6 +241,12 @@ def sleep(run: Run) -> None:
             for level in (1, 1, 2, 2):
                 _sleep(run, engine, level, want, awake)
         run.end_engines()
+
+
+def has_sleep_backends() -> bool:
+    """vLLM takes --sleep-mode-backend."""
+    found = importlib.metadata.version("vllm").split(".")
+    return [int(part) for part in found[:2]] >= [0, 33]
 
 
 def _sleep(run: Run, engine: Engine, level: int, want: list[list[int]],
