@@ -118,6 +118,7 @@ class Lent(*_hot.fields("Lent")):  # type: ignore[misc]
         self._storages: list[int] = []
         self._seen: Any = None  # The last counts.
         self._counts = _hot.counts()
+        self._asked = uses if _hot.fast() is None else asked
         self.is_lent = False  # See lend.
 
     def add(self, name: str, value: torch.Tensor, alone: bool) -> None:
@@ -134,11 +135,11 @@ class Lent(*_hot.fields("Lent")):  # type: ignore[misc]
         self.is_lent = True
         for weight in self._weights:
             weight.lend()
-        self._seen = self._counts(self._values, self._storages, asked)
+        self._seen = self._counts(self._values, self._storages, self._asked)
 
     def is_held(self) -> bool:
         """A weight is referred to or viewed elsewhere."""
-        counts = self._counts(self._values, self._storages, asked)
+        counts = self._counts(self._values, self._storages, self._asked)
         if counts == self._seen:
             return False
         if any([weight.is_held for weight in self._weights]):
