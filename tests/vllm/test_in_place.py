@@ -123,3 +123,11 @@ def test_packed_kernels_are_told(start, mixture):
 def test_a_hoistd_without_zero_copy_memory_is_told(start, mixture):
     says = refusal(start, mixture, **IN_PLACE)
     assert says.startswith("Unimplemented")
+
+
+def test_tokens_go_on_when_hoistd_is_killed(start, hoistd, mixture, tokens):
+    engine = start(mixture, **IN_PLACE)
+    assert engine.ask("generate") == tokens
+    hoistd.kill()
+    assert engine.ask("generate") == tokens
+    assert engine.ask("generate") == tokens  # No piece changes places now.
