@@ -212,9 +212,10 @@ def _make_live(attachment: Attachment, wanted: Wanted, specs: list[GroupSpec],
     # The model in its present state, with every group.
     attachment.original = original if original is not None else (
         session.model(name))
+    attachment.uses.add(session, attachment.original)
     attachment.model = attachment.original if cast_to is None else (
         staged if staged is not None else session.model(cast_to))
-    attachment.uses.add(session, attachment.original, attachment.model)
+    attachment.uses.add(session, attachment.model)
     _check_same(attachment)
 
 
