@@ -21,8 +21,9 @@ from typing import Any, Iterator
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "support")]
 
+from clients import prompts  # noqa: E402
 from real_daemon import RealDaemon  # noqa: E402
-from served import Failed, Served, prompts  # noqa: E402
+from served import Failed, Served  # noqa: E402
 
 GIB = 1 << 30
 TOKENS, CLIENTS = 32, 32
@@ -127,9 +128,7 @@ def servers(run: Run, daemon: RealDaemon | None = None) -> None:
 
 
 def killed(run: Run, daemon: RealDaemon, one: Served) -> None:
-    kept = pathlib.Path(f"/proc/{daemon.process.pid}/task/"
-                        f"{daemon.process.pid}/children").read_text()
-    kill = threading.Timer(3, os.kill, (int(kept.split()[0]), signal.SIGKILL))
+    kill = threading.Timer(3, os.kill, (daemon.kept_pid(), signal.SIGKILL))
     kill.start()
     said = one.crowd(CLIENTS, TOKENS, 9)
     kill.join()

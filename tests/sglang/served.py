@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import http.client
 import json
 import os
 import pathlib
-import random
 import signal
 import socket
 import subprocess
 import sys
 import time
-from typing import Any, Sequence
+from typing import Any
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "support"))
 
+from clients import crowd  # noqa: E402
 from real_daemon import until  # noqa: E402
 
 
 class Failed(Exception):
     """A server that does not serve; the text is the end of its log."""
-
-
-def prompts(lengths: Sequence[int]) -> list[list[int]]:
-    source = random.Random(5)
-    return [[source.randrange(3, 2000) for _ in range(length)]
-            for length in lengths]
 
 
 class Served:
@@ -102,26 +95,8 @@ class Served:
 
     def crowd(self, clients: int, tokens: int, seconds: float
               ) -> dict[str, Any]:
-        """Clients that each ask again once they are answered."""
-        asked = prompts([64] * clients)
-        begin = time.monotonic()
-        took: list[float] = []
-        failed: list[str] = []
-
-        def client(number: int) -> None:
-            while (sent := time.monotonic()) < begin + seconds:
-                try:
-                    self.generate([asked[number]], tokens)
-                    took.append(time.monotonic() - sent)
-                except (OSError, ValueError,
-                        http.client.HTTPException) as error:
-                    failed.append(repr(error))
-
-        with concurrent.futures.ThreadPoolExecutor(clients) as pool:
-            list(pool.map(client, range(clients)))
-        return {"answers": len(took), "failed": len(failed),
-                "why": failed[:1], "worst_s": max(took, default=0),
-                "rate": len(took) * tokens / (time.monotonic() - begin)}
+        return crowd(lambda prompt: self.generate([prompt], tokens)[0], clients,
+                     tokens, seconds)
 
     def end(self) -> None:
         with contextlib.suppress(ProcessLookupError):

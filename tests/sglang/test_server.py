@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pathlib
 import shutil
 import signal
 
@@ -12,7 +11,8 @@ import pytest
 
 pytest.importorskip("sglang")
 
-from served import Failed, Served, prompts  # noqa: E402
+from clients import prompts  # noqa: E402
+from served import Failed, Served  # noqa: E402
 
 ASKED = prompts([7, 5, 40])
 
@@ -54,9 +54,7 @@ def test_an_update_of_weights_is_refused_and_nothing_changes(first, llama,
 
 
 def test_hoistds_death_changes_no_answer(first, hoistd, want):
-    keeper = hoistd.process.pid
-    kept = pathlib.Path(f"/proc/{keeper}/task/{keeper}/children").read_text()
-    os.kill(int(kept.split()[0]), signal.SIGKILL)
+    os.kill(hoistd.kept_pid(), signal.SIGKILL)
     assert first.generate(ASKED, 24) == want
     hoistd.until_served()
     assert first.generate(ASKED, 24) == want

@@ -179,6 +179,12 @@ sink = "stderr"
         for model in json.loads(self.ctl("models", "--json"))["models"]:
             self.ctl("evict", model["name"], "--forget")
 
+    def kept_pid(self):
+        """hoistd's pid under its keeper."""
+        keeper = self.process.pid
+        told = pathlib.Path(f"/proc/{keeper}/task/{keeper}/children")
+        return int(told.read_text().split()[0])
+
     def kill(self):
         """As a crash: nothing is given back by hoistd itself."""
         self.process.kill()

@@ -7,22 +7,16 @@ engine.py's: eight, of 5 to 500 tokens, which start in one batch.
 from __future__ import annotations
 
 import pathlib
-import random
 import statistics
 import sys
 import time
 from typing import Any
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent), str(HERE.parents[1] / "support")]
 
 import engine  # noqa: E402
-
-
-def prompts(lengths: list[int]) -> list[list[int]]:
-    source = random.Random(5)
-    return [[source.randrange(3, 2000) for _ in range(length)]
-            for length in lengths]
-
+from clients import prompts  # noqa: E402
 
 engine.PROMPTS = prompts([5, 17, 32, 64, 100, 200, 333, 500])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import http.client
 import json
@@ -15,7 +14,8 @@ import time
 from typing import Any
 
 from engines import Failed, Place
-from measured import prompts
+
+from clients import crowd, prompts  # In support, which engines finds.
 
 CLIENTS = 32
 
@@ -84,29 +84,8 @@ class Served:
         return found
 
     def crowd(self, tokens: int, seconds: float) -> dict[str, Any]:
-        """Clients that each ask again once they are answered."""
-        asked = prompts([64] * CLIENTS)
-        end = time.monotonic() + seconds
-        took: list[float] = []
-        failed: list[str] = []
-
-        def client(number: int) -> None:
-            while (begin := time.monotonic()) < end:
-                try:
-                    got = self.complete(asked[number], tokens)
-                    if len(got) != tokens:
-                        raise ValueError(f"{len(got)} tokens")
-                    took.append(time.monotonic() - begin)
-                except (OSError, ValueError,
-                        http.client.HTTPException) as error:
-                    failed.append(repr(error))
-
-        begin = time.monotonic()
-        with concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
-            list(pool.map(client, range(CLIENTS)))
-        return {"answers": len(took), "failed": len(failed),
-                "why": failed[:1], "worst_s": max(took, default=0),
-                "rate": len(took) * tokens / (time.monotonic() - begin)}
+        return crowd(lambda prompt: self.complete(prompt, tokens), CLIENTS,
+                     tokens, seconds)
 
     def end(self) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -11,7 +11,7 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any
 
-from engines import GIB, Engine, Failed, children, gpu_mib, hoistd, why_not
+from engines import GIB, Engine, Failed, gpu_mib, hoistd, why_not
 from served import Served
 
 if TYPE_CHECKING:
@@ -301,7 +301,7 @@ def _killed(run: Run, daemon: Any, ours: list[Served],
     with concurrent.futures.ThreadPoolExecutor() as pool:
         asked = [pool.submit(getattr(one, what), TOKENS, 9) for one in ours]
         time.sleep(3)
-        os.kill(_kept(daemon), signal.SIGKILL)
+        os.kill(daemon.kept_pid(), signal.SIGKILL)
         begin = time.monotonic()
         daemon.until_served()
         gap = time.monotonic() - begin
@@ -316,8 +316,3 @@ def _killed(run: Run, daemon: Any, ours: list[Served],
                     f"serve, {one.name}: tokens, hoistd killed",
                     all(answer == want[one.name]
                         for answer in answers))})
-
-
-def _kept(daemon: Any) -> int:
-    """The keeper's hoistd."""
-    return children(daemon.process.pid)[0]
