@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pathlib
+import re
 import types
 
 import pytest
@@ -43,6 +45,17 @@ def test_hoists_own_format_does_not_reach_sglangs_enum(hooks):
     (verify,) = hooks[VERIFY]
     verify(lambda config: pytest.fail("SGLang was asked"),
            types.SimpleNamespace(load_format="hoist"))
+
+
+def test_the_guides_command_names_it():
+    guide = (pathlib.Path(__file__).parents[2]
+             / "client/python/hoist/sglang/README.md").read_text()
+    [command] = re.findall(r"^python -m sglang\S*launch_server (.*)$", guide,
+                           re.M)
+    words = command.split()
+    register()
+    assert words[words.index("--load-format") + 1] in (
+        choices.LOAD_FORMAT_CHOICES)
 
 
 def test_options_that_do_not_do_are_told():
