@@ -8,7 +8,7 @@
 #                                         loaders (build/cuda-ENGINE, 8 to 10 GB,
 #                                         made once), and lays what the machine
 #                                         lacks into .gpu-ENGINE/ (in parts
-#                                         310 MiB of vLLM, 480 of SGLang)
+#                                         330 MiB of vLLM, 580 of SGLang)
 #   scripts/gpu_engine.sh pack [--from BUILD]
 #                                         here: lays hoist into .gpu-engine-hoist/
 #                                         (11 MiB), built, or as it lies in BUILD
