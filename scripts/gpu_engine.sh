@@ -15,7 +15,8 @@
 #   scripts/gpu_engine.sh take            there: keeps the parts that lie here
 #   scripts/gpu_engine.sh there [STEP...] there, from the repository's root: takes
 #                                         the last parts, and runs; vLLM: all steps
-#                                         if none is named
+#                                         if none is named, but `parallel`, for two
+#                                         GPUs
 #   scripts/gpu_engine.sh steps           lists vLLM's steps
 #
 # HOIST_ENGINE, here and there: vllm-0.32.0 (the default), vllm-0.33.0, or

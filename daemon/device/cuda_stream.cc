@@ -54,6 +54,45 @@ absl::Status CudaStream::CopyIn(uint64_t to_offset,
   });
 }
 
+absl::Status CudaStream::CopyRowsIn(const HostRows& rows) {
+  if (rows.count == 1) return CopyIn(rows.to_offset, rows.first);
+  const uint64_t width = rows.first.size();
+  HOIST_ASSIGN_OR_RETURN(hoist::cuda::Address to,
+                         device_.Range(rows.to_offset, rows.bytes()));
+  const ScopedContext current(driver_, device_.context_);
+  HOIST_RETURN_IF_ERROR(device_.Check(current.error(), "enter the context"));
+  HostRows left = rows;
+  while (left.count > 0) {
+    const auto prefix = [&] {
+      return device_.host_->Prefix(left.first.data(), left.whole().size());
+    };
+    // Of one copy all rows are in one registered range, or in none.
+    const uint64_t bytes = prefix();
+    const uint64_t count = bytes < width ? 0 : (bytes - width) / left.pitch + 1;
+    if (count == 0) {
+      HOIST_RETURN_IF_ERROR(CopyIn(left.to_offset, left.first));
+    } else {
+      const hoist::cuda::Copy2D copy = {
+          .from = {.kind = hoist::cuda::kHostMemory,
+                   .host = left.first.data(),
+                   .pitch = left.pitch},
+          .to = {.kind = hoist::cuda::kDeviceMemory,
+                 .device = to + (left.to_offset - rows.to_offset),
+                 .pitch = width},
+          .width_bytes = width,
+          .rows = count};
+      const hoist::cuda::Error error = driver_.copy_2d_async(&copy, stream_);
+      if (error == hoist::cuda::kInvalidValue && prefix() != bytes) continue;
+      HOIST_RETURN_IF_ERROR(device_.Check(error, "copy rows in"));
+    }
+    const uint64_t done = std::max<uint64_t>(count, 1);
+    left.first = left.row(done);
+    left.to_offset += done * width;
+    left.count -= done;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CudaStream::CopyOut(std::span<std::byte> to,
                                  uint64_t from_offset) {
   HOIST_ASSIGN_OR_RETURN(const hoist::cuda::Address from,

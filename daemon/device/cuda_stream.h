@@ -36,6 +36,7 @@ class CudaStream final : public CopyStream {
   absl::Status Start();
   absl::Status CopyIn(uint64_t to_offset,
                       std::span<const std::byte> from) override;
+  absl::Status CopyRowsIn(const HostRows& rows) override;
   absl::Status CopyOut(std::span<std::byte> to, uint64_t from_offset) override;
   // If streams cannot write words, the stream's thread does, with the delay of
   // a thread's wake-up.

@@ -45,8 +45,8 @@ absl::Status CopyQueue::Add(LinkParty party, LinkPiece piece, absl::Time now,
                             bool& queued) {
   queued = false;
   absl::Status status;
-  for (const HostRun& run : piece.runs) {
-    status = copies_->CopyIn(run.to_offset, run.from);
+  for (const HostRows& rows : piece.rows) {
+    status = copies_->CopyRowsIn(rows);
     if (!status.ok()) break;
     queued = true;
   }

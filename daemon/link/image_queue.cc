@@ -18,7 +18,7 @@ LinkPiece ImageQueue::TakePiece(uint64_t at_most) {
   LinkPiece piece;
   Jobs& jobs = under_way_.emplace_back();
   while (!waiting_.empty() && piece.bytes < at_most &&
-         piece.runs.size() < kRunsAPiece) {
+         piece.rows.size() < kRunsAPiece) {
     const Job& job = *waiting_.front();
     const HostRun& run = job.load.runs[job.run];
     const uint64_t bytes =

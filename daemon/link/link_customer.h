@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -16,30 +17,49 @@
 
 namespace hoistd {
 
-// One unit of copying: runs of bytes in one direction, and the words after
-// them. For a grant, only the number of bytes.
+// One unit of copying: bytes in one direction, and the words after them. For a
+// grant, only the number of bytes.
 struct LinkPiece {
-  std::vector<HostRun> runs;  // To the device, in order; none is empty.
+  // Longer runs of bytes are copied singly at the link's rate.
+  static constexpr uint64_t kMostRowBytes = uint64_t{256} << 10;
+  // Far below CUDA's limit, 2 GiB.
+  static constexpr uint64_t kMostPitch = uint64_t{64} << 20;
+
+  std::vector<HostRows> rows;  // To the device, in order; none is empty.
   // Or one run from the device.
   uint64_t from_offset = 0;
   std::span<std::byte> to;
-  uint64_t bytes = 0;            // Sum of the runs.
+  uint64_t bytes = 0;            // Sum of the rows, or the run.
   std::vector<WordWrite> words;  // Written after the bytes.
   // The bytes' groups, in order; empty without a recording.
   std::vector<TracedPart> parts;
 
-  // Joins runs adjacent on both host and device.
+  // Joins runs adjacent on both host and device, and rows of one pitch.
   void Add(uint64_t to_offset, std::span<const std::byte> from) {
     bytes += from.size();
-    if (!runs.empty()) {
-      HostRun& last = runs.back();
-      if (last.to_offset + last.from.size() == to_offset &&
-          last.from.data() + last.from.size() == from.data()) {
-        last.from = {last.from.data(), last.from.size() + from.size()};
-        return;
-      }
+    if (rows.empty() || !Join(to_offset, from, rows.back())) {
+      rows.push_back({.to_offset = to_offset, .first = from});
     }
-    runs.push_back({to_offset, from});
+  }
+
+ private:
+  static bool Join(uint64_t to_offset, std::span<const std::byte> from,
+                   HostRows& last) {
+    if (last.to_offset + last.bytes() != to_offset) return false;
+    const std::byte* const end = last.whole().data() + last.whole().size();
+    if (last.count == 1 && end == from.data()) {
+      last.first = {last.first.data(), last.first.size() + from.size()};
+      return true;
+    }
+    if (from.size() != last.first.size() || from.size() > kMostRowBytes ||
+        std::less<>{}(from.data(), end)) {
+      return false;
+    }
+    const auto pitch = static_cast<uint64_t>(from.data() - end) + from.size();
+    if (last.count > 1 ? pitch != last.pitch : pitch > kMostPitch) return false;
+    last.pitch = pitch;
+    ++last.count;
+    return true;
   }
 };
 

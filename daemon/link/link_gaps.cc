@@ -7,7 +7,7 @@ namespace hoistd {
 
 void Link::Pin(const LinkPiece& piece) {
   if (before_copy_ == nullptr) return;
-  for (const HostRun& run : piece.runs) before_copy_(run.from);
+  for (const HostRows& rows : piece.rows) before_copy_(rows.whole());
   if (!gaps_.on()) return;
   gaps_.Did(TraceWhy::kPinning, copies_->running() > 0 || !grants_.empty(),
             clock_.Now());

@@ -386,7 +386,7 @@ void Lane::AddTo(LinkPiece& piece, uint64_t at_most) {
   const ImageRanges& ranges = hosts_[current_->load.group].ranges;
   const uint64_t slot = spec_.groups[current_->load.group].device_offset;
   while (current_->range < ranges.size() && piece.bytes < at_most &&
-         piece.runs.size() < kRunsAPiece) {
+         piece.rows.size() < kRunsAPiece) {
     const ImageRange& range = ranges[current_->range];
     const uint64_t bytes =
         std::min(at_most - piece.bytes, range.bytes - current_->at);
@@ -421,7 +421,7 @@ LinkPiece Lane::TakePiece(uint64_t at_most) {
     if (!has_piece()) break;
     const Host& next = hosts_[current_->load.group];
     if (piece.bytes + next.bytes > joined_bytes ||
-        piece.runs.size() + next.ranges.size() > kRunsAPiece) {
+        piece.rows.size() + next.ranges.size() > kRunsAPiece) {
       break;
     }
     AddTo(piece, at_most);

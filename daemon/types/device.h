@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "daemon/types/ids.h"
+#include "daemon/types/ranges.h"
 #include "hoist/shared/unique_fd.h"
 
 namespace hoistd {
@@ -95,6 +96,14 @@ class CopyStream {
   // kVmm).
   virtual absl::Status CopyIn(uint64_t to_offset,
                               std::span<const std::byte> from) = 0;
+  // As CopyIn for each row. On an error some may be queued.
+  virtual absl::Status CopyRowsIn(const HostRows& rows) {
+    absl::Status status;
+    for (uint64_t i = 0; i < rows.count && status.ok(); ++i) {
+      status = CopyIn(rows.to_offset + i * rows.first.size(), rows.row(i));
+    }
+    return status;
+  }
   // Device to host.
   virtual absl::Status CopyOut(std::span<std::byte> to,
                                uint64_t from_offset) = 0;

@@ -47,6 +47,24 @@ struct HostRun {
   std::span<const std::byte> from;
 };
 
+// Rows on the host, equally long and equally far apart, that lie end to end in
+// what they are copied to: a column slice of a matrix, as of a rank.
+struct HostRows {
+  uint64_t to_offset = 0;
+  std::span<const std::byte> first;
+  uint64_t count = 1;
+  uint64_t pitch = 0;  // Bytes from a row's begin to the next one's.
+
+  uint64_t bytes() const { return count * first.size(); }
+  std::span<const std::byte> row(uint64_t i) const {
+    return {first.data() + i * pitch, first.size()};
+  }
+  // From the first row's begin to the last one's end.
+  std::span<const std::byte> whole() const {
+    return {first.data(), (count - 1) * pitch + first.size()};
+  }
+};
+
 }  // namespace hoistd
 
 #endif  // HOIST_DAEMON_TYPES_RANGES_H_

@@ -108,6 +108,7 @@ void FindStreams(Symbols& symbols, Driver& driver) {
   symbols.Find("cuMemsetD8_v2", driver.set_bytes);
   symbols.Find("cuMemcpyHtoDAsync_v2", driver.copy_in_async);
   symbols.Find("cuMemcpyDtoHAsync_v2", driver.copy_out_async);
+  symbols.Find("cuMemcpy2DAsync_v2", driver.copy_2d_async);
   symbols.Find("cuStreamCreate", driver.stream_create);
   symbols.Find("cuStreamDestroy_v2", driver.stream_destroy);
   symbols.Find("cuStreamSynchronize", driver.stream_sync);

@@ -176,10 +176,13 @@ class Rig {
     const LinkPiece piece = lane_->TakePiece(most);
     Piece taken;
     uint64_t sum = 0;
-    FUZZ_REQUIRE(!piece.runs.empty());
-    for (const HostRun& run : piece.runs) {
-      sum += run.from.size();
-      taken.groups.insert(GroupOf(run));
+    FUZZ_REQUIRE(!piece.rows.empty());
+    for (const HostRows& rows : piece.rows) {
+      sum += rows.bytes();
+      for (uint64_t i = 0; i < rows.count; ++i) {
+        taken.groups.insert(
+            GroupOf({rows.to_offset + i * rows.first.size(), rows.row(i)}));
+      }
     }
     FUZZ_REQUIRE(sum == piece.bytes && sum <= most);
     for (const WordWrite& word : piece.words) {

@@ -220,6 +220,48 @@ TEST_P(DeviceConformance, HostMemoryMayBeRegisteredInPieces) {
   EXPECT_OK(device().UnregisterHost(first));
 }
 
+TEST_P(DeviceConformance, RowsLieEndToEndWhateverIsRegistered) {
+  constexpr uint64_t kRow = 3000;
+  constexpr uint64_t kPitch = 8700;
+  ASSERT_OK(MakeSlab(0).status());
+  ASSERT_OK(MakeSlab(kSlabBytes).status());
+  auto memfd = hoist::CreateMemfd("test-host", 4 * kMiB);
+  ASSERT_TRUE(memfd.ok());
+  auto mapping = hoist::Mapping::OfFd(memfd->get(), 4 * kMiB,
+                                      hoist::Mapping::Access::kReadWrite);
+  ASSERT_TRUE(mapping.ok());
+  const std::span<std::byte> host = mapping->span();
+  FillPattern(host, 9);
+  // Two pieces side by side, an edge in a row, and a third that is not
+  // registered.
+  const auto first = host.first(kMiB / 2);
+  const auto second = host.subspan(kMiB / 2, kMiB);
+  static_assert(kMiB / 2 % kPitch < kRow);
+  ASSERT_OK(device().RegisterHost(first));
+  ASSERT_OK(device().RegisterHost(second));
+  ASSERT_OK_AND_ASSIGN(auto stream, device().CreateStream());
+  for (const uint64_t count : {1, 2, 400}) {
+    // From one slab into the next.
+    const uint64_t offset =
+        kSlabBytes - std::min<uint64_t>(count, 7) * kRow / 2;
+    ASSERT_OK(CopyIn(0, std::vector<std::byte>(2 * kSlabBytes)));
+    ASSERT_OK(stream->CopyRowsIn({.to_offset = offset,
+                                  .first = host.first(kRow),
+                                  .count = count,
+                                  .pitch = kPitch}));
+    ASSERT_OK(WaitFor(*stream));
+    std::vector<std::byte> expected(2 * kSlabBytes);
+    for (uint64_t i = 0; i < count; ++i) {
+      std::ranges::copy(
+          host.subspan(i * kPitch, kRow),
+          expected.begin() + static_cast<long>(offset + i * kRow));
+    }
+    EXPECT_TRUE(CopyOut(0, 2 * kSlabBytes).value() == expected) << count;
+  }
+  EXPECT_OK(device().UnregisterHost(second));
+  EXPECT_OK(device().UnregisterHost(first));
+}
+
 // As the host pool is, while copies from it are under way.
 TEST_P(DeviceConformance, CopiesGoOnWhileTheirHostMemoryIsRegistered) {
   constexpr uint64_t kPiece = 4096;

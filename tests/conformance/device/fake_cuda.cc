@@ -26,6 +26,7 @@
 using hoist::cuda::AccessDesc;
 using hoist::cuda::Address;
 using hoist::cuda::AllocationProp;
+using hoist::cuda::Copy2D;
 using hoist::cuda::IpcHandle;
 using hoist::cuda::MemOp;
 using hoist::cuda::Uuid;
@@ -586,6 +587,27 @@ int cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes,
   if (error == 0) error = CheckAccess(state, to, bytes, 3);
   return Queue(state, stream, error, [&state, to, from, bytes] {
     return CopyIn(state, to, from, bytes);
+  });
+}
+int cuMemcpy2DAsync_v2(const Copy2D* copy, void* stream) {
+  ENTER(true);
+  const auto [from, to, width, rows] = *copy;
+  if (from.kind != hoist::cuda::kHostMemory || from.pitch < width ||
+      to.kind != hoist::cuda::kDeviceMemory || to.pitch < width || rows == 0) {
+    return kInvalidValue;
+  }
+  int error = CheckHost(state, from.host, (rows - 1) * from.pitch + width);
+  if (error == 0) {
+    error = CheckAccess(state, to.device, (rows - 1) * to.pitch + width, 3);
+  }
+  return Queue(state, stream, error, [&state, from, to, width, rows] {
+    int copied = 0;
+    for (size_t i = 0; i < rows && copied == 0; ++i) {
+      copied = CopyIn(state, to.device + i * to.pitch,
+                      static_cast<const std::byte*>(from.host) + i * from.pitch,
+                      width);
+    }
+    return copied;
   });
 }
 int cuMemcpyDtoHAsync_v2(void* to, Address from, size_t bytes, void* stream) {

@@ -70,6 +70,23 @@ static_assert(offsetof(MemOp, address) == offsetof(WriteOp, address));
 static_assert(offsetof(MemOp, value) == offsetof(WriteOp, value));
 static_assert(offsetof(MemOp, flags) == offsetof(WriteOp, flags));
 
+static_assert(kHostMemory == CU_MEMORYTYPE_HOST);
+static_assert(kDeviceMemory == CU_MEMORYTYPE_DEVICE);
+static_assert(sizeof(Copy2D) == sizeof(CUDA_MEMCPY2D));
+static_assert(offsetof(Copy2D, from.kind) ==
+              offsetof(CUDA_MEMCPY2D, srcMemoryType));
+static_assert(offsetof(Copy2D, from.host) == offsetof(CUDA_MEMCPY2D, srcHost));
+static_assert(offsetof(Copy2D, from.pitch) ==
+              offsetof(CUDA_MEMCPY2D, srcPitch));
+static_assert(offsetof(Copy2D, to.kind) ==
+              offsetof(CUDA_MEMCPY2D, dstMemoryType));
+static_assert(offsetof(Copy2D, to.device) ==
+              offsetof(CUDA_MEMCPY2D, dstDevice));
+static_assert(offsetof(Copy2D, to.pitch) == offsetof(CUDA_MEMCPY2D, dstPitch));
+static_assert(offsetof(Copy2D, width_bytes) ==
+              offsetof(CUDA_MEMCPY2D, WidthInBytes));
+static_assert(offsetof(Copy2D, rows) == offsetof(CUDA_MEMCPY2D, Height));
+
 // How many arguments a function takes, and how many bytes each has.
 template <typename Function>
 struct Shape;
@@ -128,6 +145,7 @@ TEST(CudaAbi, OurFunctionsHaveTheArgumentsOfCudaH) {
   EXPECT_SAME(set_bytes, cuMemsetD8);
   EXPECT_SAME(copy_in_async, cuMemcpyHtoDAsync);
   EXPECT_SAME(copy_out_async, cuMemcpyDtoHAsync);
+  EXPECT_SAME(copy_2d_async, cuMemcpy2DAsync);
   EXPECT_SAME(stream_create, cuStreamCreate);
   EXPECT_SAME(stream_destroy, cuStreamDestroy);
   EXPECT_SAME(stream_sync, cuStreamSynchronize);

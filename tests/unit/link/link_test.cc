@@ -52,6 +52,36 @@ TEST(Link, SmallImagesGoTogetherAndNeighboursAreOneCopy) {
   EXPECT_EQ(rig.faulty().copies().size(), 1u);
 }
 
+TEST(LinkPiece, NeighboursAreOneRunAndRowsOfOnePitchOneCopy) {
+  const std::vector<std::byte> host(1000);
+  const auto at = [&](uint64_t from, uint64_t bytes) {
+    return std::span(host).subspan(from, bytes);
+  };
+  LinkPiece piece;
+  piece.Add(7, at(0, 6));
+  piece.Add(13, at(6, 4));
+  for (uint64_t i = 1; i < 5; ++i) piece.Add(7 + i * 10, at(i * 100, 10));
+  ASSERT_EQ(piece.rows.size(), 1u);
+  EXPECT_EQ(piece.rows[0].count, 5u);
+  EXPECT_EQ(piece.rows[0].pitch, 100u);
+  EXPECT_EQ(piece.rows[0].first.size(), 10u);
+  piece.Add(57, at(501, 10));  // Another pitch,
+  piece.Add(67, at(601, 9));   // another length,
+  piece.Add(90, at(701, 9));   // another place,
+  piece.Add(99, at(301, 9));   // and the way back.
+  EXPECT_EQ(piece.rows.size(), 5u);
+  EXPECT_EQ(piece.bytes, 87u);
+}
+
+TEST(LinkPiece, LongRunsAreNoRows) {
+  const std::vector<std::byte> host(5 * LinkPiece::kMostRowBytes);
+  LinkPiece piece;
+  const uint64_t bytes = LinkPiece::kMostRowBytes + 1;
+  piece.Add(0, std::span(host).first(bytes));
+  piece.Add(bytes, std::span(host).subspan(2 * bytes, bytes));
+  EXPECT_EQ(piece.rows.size(), 2u);
+}
+
 TEST(Link, ThePartsOfThoseWhoAllWantAreAsStated) {
   LinkRig rig;
   rig.Wait();

@@ -69,12 +69,12 @@ class Measured(engine.Engine):
             self.ask("hoist_suspend")
         return time.perf_counter() - begin
 
-    def wake(self, level: int, ours: bool) -> float:
+    def wake(self, level: int, ours: bool, reload: bool) -> float:
         begin = time.perf_counter()
         if ours:
             self.ask("hoist_resume")
         self.llm.wake_up()
-        if level == 2 and not ours:
+        if level == 2 and reload:
             self.ask("reload_weights")
         return time.perf_counter() - begin
 

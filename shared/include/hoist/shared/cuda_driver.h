@@ -55,6 +55,8 @@ inline constexpr int kCaptureRelaxed = 2;
 // CUstreamBatchMemOpType, CUstreamWaitValue_flags, CUstreamWriteValue_flags.
 inline constexpr int kMemOpWait32 = 1;
 inline constexpr int kMemOpWrite32 = 2;
+inline constexpr int kHostMemory = 1;
+inline constexpr int kDeviceMemory = 2;
 inline constexpr unsigned kWaitGreaterOrEqual = 0;  // As a wrapping counter.
 inline constexpr unsigned kWriteBehindAll = 0;      // With a memory barrier.
 inline constexpr unsigned kIpcLazyPeerAccess = 1;
@@ -95,6 +97,23 @@ static_assert(sizeof(MemOp) == 48);
 
 struct Uuid {  // CUuuid.
   std::array<uint8_t, 16> bytes;
+};
+
+// CUDA_MEMCPY2D.
+struct Copy2D {
+  struct Side {
+    size_t x_bytes = 0;
+    size_t y = 0;
+    int kind = 0;  // kHostMemory, kDeviceMemory.
+    const void* host = nullptr;
+    Address device = 0;
+    void* array = nullptr;
+    size_t pitch = 0;
+  };
+  Side from;
+  Side to;
+  size_t width_bytes = 0;
+  size_t rows = 0;
 };
 
 // The driver's functions; none is null in a table from Load().
@@ -139,6 +158,7 @@ struct Driver {
   Error (*set_bytes)(Address, unsigned char, size_t);
   Error (*copy_in_async)(Address, const void*, size_t, Stream);
   Error (*copy_out_async)(void*, Address, size_t, Stream);
+  Error (*copy_2d_async)(const Copy2D*, Stream);
   Error (*stream_create)(Stream*, unsigned flags);
   Error (*stream_destroy)(Stream);
   Error (*stream_sync)(Stream);
