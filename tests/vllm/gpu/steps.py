@@ -254,7 +254,7 @@ def _sleep(run: Run, engine: Engine, level: int, want: list[list[int]],
     how = {"level": level, "ours": engine.name == "hoist"}
     to_sleep = engine.ask("sleep", **how)
     asleep = gpu_mib(engine.process.pid)
-    to_wake = engine.ask("wake", **how)
+    to_wake = engine.ask("wake", **how, reload="cumem" in engine.name)
     run.row("Sleep", engine=engine.name, level=level, **{
         "to sleep, ms": to_sleep * 1e3, "to wake, ms": to_wake * 1e3,
         "own MiB awake": awake, "asleep": asleep,
