@@ -137,13 +137,13 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 def make_llama(folder: pathlib.Path, dtype: str = "bfloat16",
-               seed: int = 0) -> pathlib.Path:
+               seed: int = 0, inner: int = 1024) -> pathlib.Path:
     """Llama of 4 layers, 23 MB in bf16, in two files; what it says varies."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
     torch.manual_seed(seed)
     config = LlamaConfig(
-        hidden_size=512, intermediate_size=1024, num_hidden_layers=4,
+        hidden_size=512, intermediate_size=inner, num_hidden_layers=4,
         num_attention_heads=8, num_key_value_heads=4, vocab_size=2048,
         max_position_embeddings=512, tie_word_embeddings=False,
         initializer_range=0.15)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
 import pytest
-from conftest import Refused
+from conftest import Refused, make_llama
 from real_daemon import MIB
 
 pytest.importorskip("vllm")
@@ -18,6 +19,17 @@ def test_with_seven_tenths_of_the_model_tokens_are_the_same(start, hoistd,
     (facts,) = engine.facts()
     assert hoistd.tier("DEVICE")["used_bytes"] <= 0.7 * facts["bytes"] + 4 * MIB
     assert hoistd.counters()["host_to_device_bytes"] > facts["bytes"]
+
+
+@pytest.mark.hoistd(pool=64 * MIB, host=96 * MIB)
+def test_a_budget_keeps_a_part_of_each_large_layer(start, hoistd, tmp_path):
+    """Of 4 layers, two in slots and one resident would leave 3/4 to stream."""
+    wide = make_llama(tmp_path / "wide", inner=2560)  # 9.4 MB a layer.
+    want = start(wide, load_format="auto").ask("generate")
+    engine = start(wide, model_loader_extra_config={"budget": 0.8})
+    assert engine.ask("generate") == want
+    (plan,) = json.loads(hoistd.ctl("plans", "--json"))["plans"]
+    assert int(plan["streamed_bytes"]) < 0.6 * engine.facts()[0]["bytes"]
 
 
 @pytest.fixture

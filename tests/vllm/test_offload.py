@@ -71,10 +71,14 @@ def offloader():
     set_offloader(None)
 
 
+def parts_of(layer):
+    return [f"{layer}/1", f"{layer}/2"]
+
+
 def follow(offloader, model, plan=None):
     plan = plan or Plan()
     layers = offloader.layers_of(model)
-    offloader.follow(model, plan, dict(zip(layers, layers)),
+    offloader.follow(model, plan, {one: parts_of(one) for one in layers},
                      torch.device("cpu"))
     return plan
 
@@ -83,8 +87,16 @@ def test_each_layer_is_staged_and_done_in_a_pass(offloader):
     model = Model(offloader)
     plan = follow(offloader, model)
     model(torch.ones(1, 4))
-    assert plan.staged == plan.ended == [f"stacks.0.layers.{n}"
-                                         for n in range(3)]
+    assert plan.staged == plan.ended == [
+        part for n in range(3) for part in parts_of(f"stacks.0.layers.{n}")]
+
+
+def test_a_layer_that_is_partly_resident_must_be_staged(offloader):
+    model = Model(offloader)
+    follow(offloader, model, Plan(["stacks.0.layers.0/1"]))
+    model.stacks[0].compiled = True
+    with pytest.raises(hoist.FailedPrecondition, match="0 of its 3 streamed"):
+        model(torch.ones(1, 4))
 
 
 def test_code_that_stages_nothing_is_refused_before_its_results_are_used(
@@ -111,7 +123,8 @@ def test_code_that_stages_some_layers_is_refused(offloader):
 
 def test_what_the_plan_keeps_on_the_device_may_be_read_at_any_time(offloader):
     model = Model(offloader)
-    follow(offloader, model, Plan([f"stacks.0.layers.{n}" for n in range(3)]))
+    follow(offloader, model, Plan([
+        part for n in range(3) for part in parts_of(f"stacks.0.layers.{n}")]))
     model.stacks[0].compiled = True
     model(torch.ones(1, 4))
 
@@ -121,7 +134,7 @@ def test_a_stack_of_several_may_have_no_part_in_a_pass(offloader):
     plan = follow(offloader, model)
     model.runs = [1]
     model(torch.ones(1, 4))
-    assert len(plan.staged) == 3
+    assert len(plan.staged) == 6
     model.runs = []
     with pytest.raises(hoist.FailedPrecondition, match="0 of its 6"):
         model(torch.ones(1, 4))
@@ -132,7 +145,7 @@ def test_a_draft_beside_the_model_is_staged_by_its_own_plan(offloader):
     plans = [follow(offloader, model) for model in models]
     for model in models:
         model(torch.ones(1, 4))
-    assert [len(plan.staged) for plan in plans] == [3, 3]
+    assert [len(plan.staged) for plan in plans] == [6, 6]
 
 
 def test_a_model_whose_calls_cannot_be_seen_takes_no_budget(offloader):

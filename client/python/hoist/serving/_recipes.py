@@ -12,6 +12,7 @@ from torch import nn
 
 from .. import _dtypes
 from .._registration import Joined, Runs
+from .._runs import runs_of
 from ..checkpoint import FileTensor
 from ._ranges import FileRange, ranges_within
 from ._trace import Trace, Untraceable
@@ -20,6 +21,10 @@ from ._trace import Trace, Untraceable
 UNUSED = "(unused)"
 # Tensors in no layer: embeddings, heads, the last norm.
 OUTSIDE = "(outside)"
+# Bytes of a layer that has parts, and their number at most. Below, the turns of
+# several groups take longer than their bytes.
+_LARGE = 8 << 20
+_PARTS = 16
 _LAYER = re.compile(r"^(?:.*?\.)?\d+(?=\.)")
 
 
@@ -57,6 +62,7 @@ class Recipes:
 
     stored: for each tensor, by the first of its names in the module: its
         group's name, and its own in hoistd.
+    layers: each one's groups, in order.
     pieces: by the same names, the tensors that are cut; they are not stored.
     refused: tensors that the files cannot give, by the same names, and why.
     """
@@ -65,6 +71,7 @@ class Recipes:
     joined: dict[str, Joined] = dataclasses.field(default_factory=dict)
     stored: dict[str, tuple[str, str]] = dataclasses.field(
         default_factory=dict)
+    layers: dict[str, list[str]] = dataclasses.field(default_factory=dict)
     pieces: dict[str, Pieces] = dataclasses.field(default_factory=dict)
     refused: dict[str, str] = dataclasses.field(default_factory=dict)
 
@@ -92,12 +99,15 @@ def group_of(names: Sequence[str]) -> str:
 
 def write_recipes(module: nn.Module, trace: Trace,
                   headers: Mapping[str, FileTensor],
-                  cuts: Mapping[str, Cut] = MappingProxyType({})) -> Recipes:
+                  cuts: Mapping[str, Cut] = MappingProxyType({}),
+                  in_parts: bool = False) -> Recipes:
     """For all parameters, and for the buffers that the loading code wrote.
 
-    cuts: by a tensor's first name; the others are whole.
+    cuts: by a tensor's first name; the others are whole. in_parts: a large
+    layer is several groups, so that a budget can keep some of each.
     """
     made = Recipes()
+    nbytes: dict[str, int] = {}  # By the names in hoistd.
     for held in held_by(module):
         if not held.is_parameter and not trace.was_written(held.tensor):
             continue
@@ -116,8 +126,12 @@ def write_recipes(module: nn.Module, trace: Trace,
         stored = _name(name, tuple(held.tensor.shape), ranges, headers,
                        made.joined)
         group = group_of(held.names)
+        nbytes[stored] = held.tensor.nbytes
         made.stored[name] = (group, stored)
         made.groups.setdefault(group, []).append(stored)
+    made.layers = {group: [group] for group in made.groups if group != OUTSIDE}
+    if in_parts:
+        _part_layers(made, nbytes)
     parts = {part[0] for one in made.joined.values()
              for part in one.parts if not isinstance(part, str)}
     named = {one for group in made.groups.values() for one in group}
@@ -125,6 +139,22 @@ def write_recipes(module: nn.Module, trace: Trace,
     if rest:
         made.groups[UNUSED] = rest
     return made
+
+
+def _part_layers(made: Recipes, nbytes: Mapping[str, int]) -> None:
+    for layer in made.layers:
+        tensors = made.groups[layer]
+        if sum(map(nbytes.__getitem__, tensors)) < _LARGE:
+            continue
+        runs = runs_of(tensors, nbytes.__getitem__, _PARTS)
+        names = [f"{layer}/{number}" for number in range(1, len(runs) + 1)]
+        del made.groups[layer]
+        made.groups.update(zip(names, runs))
+        made.layers[layer] = names
+    group_of_each = {tensor: group for group, tensors in made.groups.items()
+                     for tensor in tensors}
+    made.stored = {name: (group_of_each[tensor], tensor)
+                   for name, (_, tensor) in made.stored.items()}
 
 
 def _cut(name: str, tensor: torch.Tensor, cut: Cut, ranges: list[FileRange],

@@ -138,18 +138,26 @@ class Finding:
         if self.experts is not None:
             return self._in_place(model, session, connect, find, recipes,
                                   device, self.experts)
-        offloader = get_offloader()
-        if self.options.budget is None or not isinstance(offloader,
-                                                         PlanOffloader):
+        if not self._plans:
             return self._whole(session, connect, find, recipes.stored, device)
         refuse_early_readers(model)
+        offloader = get_offloader()
+        assert isinstance(offloader, PlanOffloader)
+        assert self.options.budget is not None
         whole = find(session).image_bytes
         planned = PlannedWeights(
             session, connect, find, recipes.stored, device,
             self.options.deadline, to_bytes(self.options.budget, whole),
-            offloader.layers_of(model))
+            {layer: recipes.layers[layer]
+             for layer in offloader.layers_of(model) if layer in recipes.layers})
         offloader.follow(model, planned.plan, planned.groups, self.device)
         return planned
+
+    @property
+    def _plans(self) -> bool:
+        """Layers are staged by a plan."""
+        return (self.options.budget is not None and self.experts is None
+                and isinstance(get_offloader(), PlanOffloader))
 
     def _in_place(self, model: nn.Module, session: _session.Session,
                   connect: Connect, find: Find, recipes: Recipes,
@@ -182,7 +190,8 @@ class Finding:
             return Recipes(), f"its loading code: {error}"
         recipes = write_recipes(
             model, self.trace, loader.headers,
-            self.experts.cuts() if self.experts is not None else {})
+            self.experts.cuts() if self.experts is not None else {},
+            in_parts=self._plans)
         if recipes.refused:
             name, why = next(iter(recipes.refused.items()))
             return recipes, f"{name}: {why}"

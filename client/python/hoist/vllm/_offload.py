@@ -55,7 +55,8 @@ class PlanOffloader(BaseOffloader):  # type: ignore[misc]
                 if id(layer) in names]
 
     def follow(self, model: nn.Module, plan: Plan,
-               groups: Mapping[str, Group], device: torch.device) -> None:
+               groups: Mapping[str, Sequence[Group]],
+               device: torch.device) -> None:
         """From now on the plan stages the model's layers. groups: by the
         layers' names; other layers need no stage.
 
@@ -87,13 +88,14 @@ class PlanOffloader(BaseOffloader):  # type: ignore[misc]
 class _Followed:
     """One model's layers under a plan."""
 
-    def __init__(self, name: str, plan: Plan, groups: Mapping[int, Group],
+    def __init__(self, name: str, plan: Plan,
+                 groups: Mapping[int, Sequence[Group]],
                  stacks: Sequence[range], device: torch.device) -> None:
         self._name = name
         self._plan = plan
         self._groups = groups
-        streamed = [index for index, group in groups.items()
-                    if plan.kind(group) == "streamed"]
+        streamed = [index for index, of in groups.items()
+                    if any(plan.kind(one) == "streamed" for one in of)]
         self._places = {index: at for at, index in enumerate(streamed)}
         self._stacks = [found for stack in stacks if (
             found := [self._places[index] for index in stack
@@ -110,12 +112,16 @@ class _Followed:
         model.register_forward_hook(self._end)
 
     def stage(self, layer: int) -> None:
-        self._plan.stage(self._groups[layer], stream=stream_of(self._plan))
+        stream = stream_of(self._plan)
+        for group in self._groups[layer]:
+            self._plan.stage(group, stream=stream)
         if layer in self._places:
             self._counts.note(self._places[layer])
 
     def done(self, layer: int) -> None:
-        self._plan.done(self._groups[layer], stream=stream_of(self._plan))
+        stream = stream_of(self._plan)
+        for group in self._groups[layer]:
+            self._plan.done(group, stream=stream)
 
     @inlined
     def _begin(self, module: nn.Module, args: Any) -> None:

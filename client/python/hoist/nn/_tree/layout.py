@@ -13,6 +13,7 @@ from typing import Iterable
 import torch
 from torch import nn
 
+from ..._runs import runs_of
 from .casting import Pattern, matches, may_be_cast, matching_modules
 from .grouping import Groups, ModuleGroup, group_modules
 from .inventory import Stored, Weight, take_inventory
@@ -128,18 +129,9 @@ def _in_parts(specs: list[GroupSpec]) -> list[GroupSpec]:
 def _parts_of(spec: GroupSpec) -> list[list[Weight]]:
     """Runs of its weights, of about equal bytes; those that share bytes stay
     together."""
-    least = spec.nbytes // _PARTS
-    parts: list[list[Weight]] = []
-    size = least
-    for weights in _sharing(spec.weights):
-        if size >= least:
-            parts.append([])
-            size = 0
-        parts[-1] += weights
-        size += GroupSpec("", weights).nbytes
-    if len(parts) > 1 and size < least:
-        parts[-2:] = [parts[-2] + parts[-1]]
-    return parts
+    runs = runs_of(_sharing(spec.weights),
+                   lambda weights: GroupSpec("", weights).nbytes, _PARTS)
+    return [[one for weights in run for one in weights] for run in runs]
 
 
 def _sharing(weights: list[Weight]) -> list[list[Weight]]:
