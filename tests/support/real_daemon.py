@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import select
 import signal
 import subprocess
 import tempfile
@@ -12,12 +13,14 @@ import time
 MIB = 1 << 20
 
 
-def until(condition, seconds=60):
+def until(condition, seconds=120):
     """What `condition` returns, once it is something."""
     end = time.monotonic() + seconds
     while not (result := condition()):
         if time.monotonic() > end:
             raise AssertionError("it never came to be")
+        # Leaves the CPU, and Python's lock, to those that bring it about.
+        select.select([], [], [], 0.002)
     return result
 
 
@@ -139,7 +142,7 @@ sink = "stderr"
         def another():
             new = self.pid()
             return new if new != pid else None
-        return until(another, seconds=120)
+        return until(another)
 
     def kill_kept(self, with_signal=signal.SIGKILL):
         """Returns the pid of the next one, which serves."""

@@ -3,19 +3,9 @@
 from __future__ import annotations
 
 import subprocess
-import time
-from typing import Any, Callable
 
 import hoist
 from real_daemon import RealDaemon
-
-
-def until(condition: Callable[[], Any], seconds: float = 120) -> Any:
-    """What the condition gives, once it is something."""
-    end = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < end, "it never came to be"
-    return found
 
 
 def start_again(daemon: RealDaemon) -> None:

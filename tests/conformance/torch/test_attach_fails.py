@@ -13,13 +13,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import hoist  # noqa: E402
-from deaths import start_again, until  # noqa: E402
+from deaths import start_again  # noqa: E402
 from equal import assert_equal_outputs  # noqa: E402
 from failing import (Belongings, Calls, drain, end_sessions,  # noqa: E402
                      fail, forget_all, interrupt, is_given_back, models_in,
                      watched)
 from models import Stack, Transformer, WIDTH, numbers  # noqa: E402
-from real_daemon import MIB, RealDaemon  # noqa: E402
+from real_daemon import MIB, RealDaemon, until  # noqa: E402
 from sampled import sampled  # noqa: E402
 from torch import nn  # noqa: E402
 

@@ -12,13 +12,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import hoist  # noqa: E402
-from deaths import until  # noqa: E402
 from equal import assert_equal_outputs, same_bytes  # noqa: E402
 from failing import (Belongings, Calls, Pipe, drain, fail,  # noqa: E402
                      is_given_back, watched)
 from hoist import compat  # noqa: E402
 from models import WIDTH, Stack, numbers  # noqa: E402
-from real_daemon import MIB, RealDaemon  # noqa: E402
+from real_daemon import MIB, RealDaemon, until  # noqa: E402
 from sampled import sampled  # noqa: E402
 from torch import nn  # noqa: E402
 

@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 safetensors = pytest.importorskip("safetensors.torch")
 
 import hoist  # noqa: E402
-from deaths import start_again, until  # noqa: E402
+from deaths import start_again  # noqa: E402
 from equal import same_bytes  # noqa: E402
 from hoist.nn import IdleTensor  # noqa: E402
 from hoist._plan import Plan  # noqa: E402
@@ -27,6 +27,7 @@ from hoist.nn._api.attachment import attachment_of  # noqa: E402
 from hoist.nn._tensors.resident import ResidentParameter  # noqa: E402
 from models import Stack, WIDTH, numbers  # noqa: E402
 from passes import assert_passes, least_budget, make, references  # noqa: E402
+from real_daemon import until  # noqa: E402
 from torch import nn  # noqa: E402
 
 pytestmark = pytest.mark.real_time

@@ -17,7 +17,7 @@ safetensors = pytest.importorskip("safetensors.torch")
 import hoist  # noqa: E402
 from equal import same_bytes  # noqa: E402
 from models import WIDTH, Stack, numbers  # noqa: E402
-from real_daemon import RealDaemon  # noqa: E402
+from real_daemon import RealDaemon, until  # noqa: E402
 
 pytestmark = pytest.mark.real_time
 
@@ -48,12 +48,13 @@ class Ending:
 
 def until_told(session: hoist.Session) -> None:
     """hoistd's word has come."""
-    while True:
+    def told() -> str:
         try:
             session.check()
         except hoist.Unavailable as error:
-            assert "has ended this session" in str(error)
-            return
+            return str(error)
+        return ""
+    assert "has ended this session" in until(told)
 
 
 def wide(daemon: RealDaemon, name: str) -> None:

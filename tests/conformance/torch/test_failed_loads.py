@@ -11,10 +11,9 @@ torch = pytest.importorskip("torch")
 safetensors = pytest.importorskip("safetensors.torch")
 
 import hoist  # noqa: E402
-from deaths import until  # noqa: E402
 from failing import fail, models_in, watched  # noqa: E402
 from models import Stack  # noqa: E402
-from real_daemon import MIB  # noqa: E402
+from real_daemon import MIB, until  # noqa: E402
 
 HALF = {"storage_dtype": torch.float16, "skip": ()}
 

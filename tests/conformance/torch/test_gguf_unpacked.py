@@ -17,13 +17,13 @@ pytest.importorskip("transformers.core_model_loading")
 import hoist  # noqa: E402
 from compiling import (CountingBackend, fresh_compiler,  # noqa: E402
                        plenty_of_code)
-from deaths import until  # noqa: E402
 from equal import assert_equal_outputs  # noqa: E402
 from failing import LATE, assert_all_may_go, models_in  # noqa: E402
 from gguf_files import KINDS, write as write_image  # noqa: E402
 from gguf_language import FAMILIES, Family, write  # noqa: E402
 from loaded import (assert_same_state, check_equals,  # noqa: E402
                     check_outlives, check_shared)
+from real_daemon import until  # noqa: E402
 from sampled import sampled  # noqa: E402
 from torch import nn  # noqa: E402
 

@@ -12,12 +12,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import hoist  # noqa: E402
-from deaths import until  # noqa: E402
 from equal import assert_equal_outputs, same_bytes  # noqa: E402
 from models import WIDTH, Block, Stack, Transformer, numbers  # noqa: E402
 from passes import attached, least_budget  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
+from real_daemon import until  # noqa: E402
 from training import (assert_same_gradients,  # noqa: E402
                       assert_same_steps, both, loss_of, take_gradients, train,
                       trained)

@@ -16,10 +16,10 @@ torch = pytest.importorskip("torch")
 
 import hoist  # noqa: E402
 from torch import nn  # noqa: E402
-from deaths import until  # noqa: E402
 from equal import assert_equal_outputs, same_bytes  # noqa: E402
 from models import (WIDTH, Block, Stack, Transformer, numbers)  # noqa: E402
 from passes import assert_passes, attached, make, references  # noqa: E402
+from real_daemon import until  # noqa: E402
 from hoist.nn._show.binding import Binding  # noqa: E402
 
 pytestmark = [pytest.mark.usefixtures("hoistd"),

@@ -15,7 +15,6 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("transformers.core_model_loading")
 
 import hoist  # noqa: E402
-from deaths import until  # noqa: E402
 from equal import assert_equal_outputs, same_bytes  # noqa: E402
 from failing import LATE, assert_all_may_go, models_in  # noqa: E402
 from loaded import (check_adapters, check_budgets,  # noqa: E402
@@ -25,6 +24,7 @@ from packed import (DTYPE, WRITERS, config, tell, with_kernels,  # noqa: E402
                     write_mxfp4)
 from safetensors import safe_open  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
+from real_daemon import until  # noqa: E402
 from sampled import sampled  # noqa: E402
 from subclasses import inner_tensors  # noqa: E402
 from torch import nn  # noqa: E402

@@ -16,11 +16,11 @@ transformers = pytest.importorskip("transformers")
 safetensors = pytest.importorskip("safetensors.torch")
 
 import hoist  # noqa: E402
-from deaths import until  # noqa: E402
 from equal import assert_equal_outputs, same_bytes  # noqa: E402
 from failing import LATE, models_in  # noqa: E402
 from loaded import (assert_same_state, check_adapters,  # noqa: E402
                     check_compiled, check_equals, check_outlives, check_shared)
+from real_daemon import until  # noqa: E402
 from torch import nn  # noqa: E402
 
 Path = pathlib.Path

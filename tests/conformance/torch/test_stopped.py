@@ -18,11 +18,10 @@ torch = pytest.importorskip("torch")
 safetensors = pytest.importorskip("safetensors.torch")
 
 import hoist  # noqa: E402
-from deaths import until  # noqa: E402
 from equal import assert_equal_outputs  # noqa: E402
 from hoist.nn import IdleTensor  # noqa: E402
 from passes import assert_passes, make, references  # noqa: E402
-from real_daemon import RealDaemon, halt  # noqa: E402
+from real_daemon import RealDaemon, halt, until  # noqa: E402
 
 pytestmark = pytest.mark.real_time
 
