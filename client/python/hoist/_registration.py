@@ -97,6 +97,12 @@ class Registration:
         parts = _packed(_c.JoinedPart, [
             (tensor, *of) for tensor, of in zip(_addresses(tensors), numbers)])
         shapes = [one.shape for one in joined.values()]
+        for name, one in joined.items():
+            # ctypes would take the lowest bits.
+            if any(size < 0 or size >> 63 for size in one.shape):
+                raise InvalidArgument(
+                    f'joined tensor "{name}": the shape {one.shape} has '
+                    "negative sizes, or ones of more than 63 bits")
         sizes = [size for shape in shapes for size in shape]
         laid_out = (c.c_int64 * len(sizes))(*sizes)
         self._kept += [parts, laid_out]
@@ -116,10 +122,15 @@ def _numbers(name: str, given: str | tuple[str, int, int]
     offset, size = (0, 0) if isinstance(given, str) else given[1:]
     count, stride = (given.times, given.stride) if isinstance(
         given, Runs) else (0, 0)
-    if min(offset, size, count, stride) < 0:
-        raise InvalidArgument(f'joined tensor "{name}": part {given!r} has a '
-                              "negative offset or size")
-    return offset, size, count, stride
+    numbers = offset, size, count, stride
+    if min(numbers) < 0 or max(numbers) >> 64:
+        field = next(field for field, value in zip(
+            ("offset", "size", "times", "stride"), numbers)
+            if value < 0 or value >> 64)
+        raise InvalidArgument(
+            f'joined tensor "{name}": the {field} of part {given!r} is '
+            "negative, or has more than 64 bits")
+    return numbers
 
 
 def _packed(kind: type[Any], rows: Iterable[tuple[Any, ...]]) -> Any:

@@ -199,7 +199,15 @@ class JoinedTensors(unittest.TestCase):
                 "another type": hoist.Joined((5, 7), [gate, "layers.0.norm"]),
                 "42 bytes": hoist.Joined((3, 7), [(gate, 40, 42)]),
                 "cut an element": hoist.Joined((3,), [(gate, 1, 6)]),
-                "negative offset": hoist.Joined((3,), [(gate, -1, 6)]),
+                "the offset of": hoist.Joined((3,), [(gate, -1, 6)]),
+                "the size of": hoist.Joined((3,), [(gate, 0, 1 << 64)]),
+                "the times of": hoist.Joined(
+                    (3,), [hoist.Runs(gate, 0, 2, 1 << 64, 2)]),
+                "the stride of": hoist.Joined(
+                    (3,), [hoist.Runs(gate, 0, 2, 3, 1 << 64)]),
+                # Their lowest 64 bits are (3, 7).
+                "the shape (3, ": hoist.Joined((3, 7 + (1 << 64)), [gate]),
+                "the shape (-": hoist.Joined((3 - (1 << 64), 7), [gate]),
                 "no parts": hoist.Joined((3,), [])}.items():
             with self.assertRaises(hoist.InvalidArgument) as refused:
                 self.session.register(self.folder.name, "bad",
