@@ -86,7 +86,8 @@ class Experts:
         self.device = device
         self._tensors = session.in_place(model, {
             "w": hoist.InPlaceTensor("BF16", (self.count, self.rows, WIDTH),
-                                     pieces, units=self.count)},
+                                     [piece.name for piece in pieces],
+                                     units=self.count)},
             deadline=120)
         self.weight = self._tensors["w"].torch()
 
@@ -230,7 +231,8 @@ def attach_tensor(session: hoist.Session, path: str, pieces: int
     model = session.register(path, "experts")
     begin = time.perf_counter()
     tensors = session.in_place(model, {"w": hoist.InPlaceTensor(
-        "U8", (pieces * 2 * MIB,), list(model), units=pieces)}, deadline=300)
+        "U8", (pieces * 2 * MIB,), [one.name for one in model],
+        units=pieces)}, deadline=300)
     return time.perf_counter() - begin, tensors
 
 

@@ -65,7 +65,8 @@ class Model : internal::Handle<hoist_model, hoist_model_free> {
     return hoist_model_group_count(handle_.get());
   }
   Result<uint32_t> FindGroup(const std::string& name) const {
-    return Take<uint32_t>(hoist_model_find_group, name.c_str());
+    const char* const text = name.c_str();
+    return Take<uint32_t>(hoist_model_find_groups, &text, size_t{1});
   }
   // Empty unless `group` < group_count().
   std::string_view group_name(uint32_t group) const {

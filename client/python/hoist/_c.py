@@ -175,7 +175,7 @@ class InPlaceTensor(c.Structure):
     _fields_ = [
         ("struct_size", c.c_size_t), ("groups", c.POINTER(c.c_uint32)),
         ("group_count", c.c_size_t), ("units", c.c_uint32),
-        ("first_count", c.c_uint64)]
+        ("first_count", c.c_uint64), ("bytes", c.c_uint64)]
 
 
 class InPlaceOptions(c.Structure):
@@ -302,8 +302,9 @@ CALLS: dict[str, tuple[Any, list[Any]]] = {
     "model_tensor": (c.c_int, [
         c.c_void_p, c.c_uint32, c.c_uint32, c.POINTER(TensorInfo),
         c.POINTER(c.c_void_p)]),
-    "model_find_group": (c.c_int, [
-        c.c_void_p, c.c_char_p, c.POINTER(c.c_uint32), c.POINTER(c.c_void_p)]),
+    "model_find_groups": (c.c_int, [
+        c.c_void_p, c.POINTER(c.c_char_p), c.c_size_t, c.POINTER(c.c_uint32),
+        c.POINTER(c.c_void_p)]),
     "model_find_tensor": (c.c_int, [
         c.c_void_p, c.c_char_p, c.POINTER(c.c_uint32), c.POINTER(c.c_uint32),
         c.POINTER(c.c_void_p)]),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes as c
 import dataclasses
-import math
 from typing import Any, Mapping, Sequence
 
 from . import _dtypes
@@ -13,7 +12,7 @@ from . import _library as lib
 from ._errors import InvalidArgument
 from ._library import (DEVICE_KINDS, Owner, ask, call, described, make,
                        milliseconds, sized)
-from ._model import Group, Model, TensorInfo
+from ._model import Model, TensorInfo
 from ._hot import Stream, handle_of
 from ._tensor import Tensor
 
@@ -22,14 +21,14 @@ from ._tensor import Tensor
 class InPlaceTensor:
     """The parts of a zero-copy tensor.
 
-    pieces: groups of one model, whose tensors form it end to end.
+    pieces: names of groups of one model, whose tensors form it end to end.
     units: equal parts of it whose touches are counted: rows, experts.
     first_count: index of the units' first count (see Session.in_place).
     """
 
     dtype: str  # safetensors' name, "BF16".
     shape: tuple[int, ...]
-    pieces: Sequence[Group]
+    pieces: Sequence[str]
     units: int = 1
     first_count: int = 0
 
@@ -161,15 +160,14 @@ def create(session: Any, model: Model, tensors: Mapping[str, InPlaceTensor], *,
     records = (_c.InPlaceTensor * len(tensors))()
     held = []
     for record, (name, wanted) in zip(records, tensors.items()):
-        _check(name, wanted, model)
-        groups = (c.c_uint32 * len(wanted.pieces))(
-            *(piece.index for piece in wanted.pieces))
+        groups = model._numbers(wanted.pieces)
         held.append(groups)
         record.struct_size = c.sizeof(_c.InPlaceTensor)
         record.groups = groups
         record.group_count = len(groups)
         record.units = wanted.units
         record.first_count = wanted.first_count
+        record.bytes = _info(name, wanted).nbytes
     options = sized(_c.InPlaceOptions)
     options.device = device
     options.hot_budget_bytes = hot_bytes
@@ -179,18 +177,3 @@ def create(session: Any, model: Model, tensors: Mapping[str, InPlaceTensor], *,
     handle = make("in_place_create", "in_place_free", session._handle,
                   model._handle, records, len(records), c.byref(options))
     return InPlace(session, facts, handle, tensors, keep)
-
-
-def _check(name: str, wanted: InPlaceTensor, model: Model) -> None:
-    if any(piece.model.id != model.id for piece in wanted.pieces):
-        raise InvalidArgument(f'tensor "{name}" has pieces of another model')
-    # libhoist refuses others than the last that are not full.
-    nbytes = sum(piece.image_bytes for piece in wanted.pieces[:-1])
-    nbytes += sum(tensor.nbytes for piece in wanted.pieces[-1:]
-                  for tensor in piece.tensors)
-    bits = (math.prod(wanted.shape)
-            * ask("dtype_bits", _dtypes.NUMBERS[wanted.dtype]))
-    if nbytes * 8 != bits:
-        raise InvalidArgument(
-            f'tensor "{name}" of {wanted.dtype} {wanted.shape} has '
-            f"{bits // 8} bytes, and its pieces {nbytes}")

@@ -7,9 +7,10 @@ import ctypes as c
 import dataclasses
 import functools
 import glob
+import itertools
 import os
 import pathlib
-from typing import Any, Iterator, Mapping, NoReturn, TypeVar
+from typing import Any, Iterator, Mapping, NoReturn, Sequence, TypeVar
 
 from . import _c
 from ._errors import BY_CODE, InvalidArgument, UnknownError
@@ -211,3 +212,22 @@ def text(value: str | os.PathLike[str]) -> bytes:
     if b"\0" in encoded:
         raise ValueError(f"{value!r} holds a NUL character")
     return encoded
+
+
+class Texts:
+    """C strings, end to end: a model may have ten thousand names.
+
+    addresses: of each, as long as this lives. pointers: an array of them.
+    """
+
+    def __init__(self, values: Sequence[str]) -> None:
+        encoded = os.fsencode("\0".join([*values, ""]))
+        sizes = [len(one) + 1 for one in encoded.split(b"\0")]
+        if len(sizes) != len(values) + 1:
+            for value in values:
+                text(value)
+        self._characters = c.create_string_buffer(encoded, len(encoded) + 1)
+        begin = c.addressof(self._characters)
+        self.addresses = list(itertools.accumulate(
+            sizes, initial=begin))[:len(values)]
+        self.pointers = (c.c_void_p * len(values))(*self.addresses)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ctypes as c
 import dataclasses
 import itertools
-from typing import Iterator
+from typing import Iterator, Sequence
 
 from . import _dtypes
 from . import _c
 from ._errors import NotFound
-from ._library import Owner, ask, call, sized, text
+from ._library import Owner, Texts, ask, call, sized
 
 
 _READERS = {1: "owner", 2: "everyone"}  # HOIST_READERS_*
@@ -111,12 +111,18 @@ class Model(Owner):
                 f"{self.image_bytes} bytes>")
 
     def _find(self, name: str) -> int | None:
-        index = c.c_uint32()
         try:
-            call("model_find_group", self._handle, text(name), c.byref(index))
+            return int(self._numbers([name])[0])
         except NotFound:
             return None
-        return index.value
+
+    def _numbers(self, names: Sequence[str]) -> c.Array[c.c_uint32]:
+        """Of the groups. NotFound: there is none of a name."""
+        numbers = (c.c_uint32 * len(names))()
+        texts = Texts(names)
+        call("model_find_groups", self._handle,
+             c.cast(texts.pointers, c.POINTER(c.c_char_p)), len(names), numbers)
+        return numbers
 
     def _group(self, index: int) -> Group:
         info = sized(_c.GroupInfo)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ctypes as c
 import dataclasses
+import itertools
 import os
 import struct
-from typing import (Any, Iterable, Iterator, Literal, Mapping, Sequence,
-                    Union)
+from typing import (Any, Iterable, Iterator, Literal, Mapping, NoReturn,
+                    Sequence, Union)
 
 from . import _c
 from ._errors import InvalidArgument
-from ._library import READERS, choice, sized, text
+from ._library import READERS, Texts, choice, sized, text
 
 Groups = Union[Literal["block", "module", "whole"],
                Mapping[str, Sequence[str]]]
@@ -81,56 +82,67 @@ class Registration:
         if not lists:
             raise InvalidArgument("groups is empty")
         tensors = self._texts([tensor for one in lists for tensor in one])
-        starts = _starts(tensors, lists)
         self.options.grouping = _c.GROUPS_EXPLICIT
         self.options.groups = _packed(_c.GroupSpec, zip(
-            _addresses(self._texts(list(groups))), starts, map(len, lists)))
+            self._texts(list(groups)).addresses,
+            _starts(tensors.pointers, lists), map(len, lists)))
         self.options.group_count = len(lists)
 
     def _join(self, joined: Mapping[str, Joined]) -> None:
         lists = [[one.parts] if isinstance(one.parts, str) else one.parts
                  for one in joined.values()]
-        numbers = [_numbers(name, part) for name, one in zip(joined, lists)
-                   for part in one]
+        numbers = [_numbers(part) for one in lists for part in one]
+        if _beyond(64, itertools.chain.from_iterable(numbers)):
+            _complain_of_parts(joined, lists)
         tensors = self._texts([part if isinstance(part, str) else part[0]
                                for one in lists for part in one])
         parts = _packed(_c.JoinedPart, [
-            (tensor, *of) for tensor, of in zip(_addresses(tensors), numbers)])
+            (tensor, *of) for tensor, of in zip(tensors.addresses, numbers)])
         shapes = [one.shape for one in joined.values()]
-        for name, one in joined.items():
-            # ctypes would take the lowest bits.
-            if any(size < 0 or size >> 63 for size in one.shape):
-                raise InvalidArgument(
-                    f'joined tensor "{name}": the shape {one.shape} has '
-                    "negative sizes, or ones of more than 63 bits")
         sizes = [size for shape in shapes for size in shape]
+        if _beyond(63, sizes):  # Of which ctypes would take the lowest bits.
+            name, shape = next((name, shape) for name, shape in zip(
+                joined, shapes) if _beyond(63, shape))
+            raise InvalidArgument(
+                f'joined tensor "{name}": the shape {shape} has negative '
+                "sizes, or ones of more than 63 bits")
         laid_out = (c.c_int64 * len(sizes))(*sizes)
         self._kept += [parts, laid_out]
         self.options.joined = _packed(_c.JoinedTensor, zip(
-            _addresses(self._texts(list(joined))), map(len, shapes),
+            self._texts(list(joined)).addresses, map(len, shapes),
             _starts(laid_out, shapes), _starts(parts, lists), map(len, lists)))
         self.options.joined_count = len(lists)
 
-    def _texts(self, values: Sequence[str]) -> c.Array[c.c_char_p]:
-        made = (c.c_char_p * len(values))(*map(text, values))
+    def _texts(self, values: Sequence[str]) -> Texts:
+        made = Texts(values)
         self._kept.append(made)
         return made
 
 
-def _numbers(name: str, given: str | tuple[str, int, int]
-             ) -> tuple[int, int, int, int]:
-    offset, size = (0, 0) if isinstance(given, str) else given[1:]
-    count, stride = (given.times, given.stride) if isinstance(
-        given, Runs) else (0, 0)
-    numbers = offset, size, count, stride
-    if min(numbers) < 0 or max(numbers) >> 64:
-        field = next(field for field, value in zip(
-            ("offset", "size", "times", "stride"), numbers)
-            if value < 0 or value >> 64)
-        raise InvalidArgument(
-            f'joined tensor "{name}": the {field} of part {given!r} is '
-            "negative, or has more than 64 bits")
-    return numbers
+def _numbers(part: str | tuple[str, int, int]) -> tuple[int, int, int, int]:
+    """As in JoinedPart."""
+    if isinstance(part, str):
+        return 0, 0, 0, 0
+    if isinstance(part, Runs):
+        return part[1], part[2], part.times, part.stride
+    return part[1], part[2], 0, 0
+
+
+def _beyond(bits: int, values: Iterable[int]) -> bool:
+    """Whether some are negative, or have more bits."""
+    every = list(values)
+    return bool(every) and (min(every) < 0 or max(every) >> bits > 0)
+
+
+def _complain_of_parts(joined: Iterable[str], lists: Iterable[Sequence[
+        str | tuple[str, int, int]]]) -> NoReturn:
+    name, part, field = next(
+        (name, part, field)
+        for name, parts in zip(joined, lists) for part in parts
+        for field, value in zip(("offset", "size", "times", "stride"),
+                                _numbers(part)) if _beyond(64, [value]))
+    raise InvalidArgument(f'joined tensor "{name}": the {field} of part '
+                          f"{part!r} is negative, or has more than 64 bits")
 
 
 def _packed(kind: type[Any], rows: Iterable[tuple[Any, ...]]) -> Any:
@@ -138,20 +150,15 @@ def _packed(kind: type[Any], rows: Iterable[tuple[Any, ...]]) -> Any:
     ten thousand, and ctypes makes objects for each that Python's collector
     visits."""
     codes = (getattr(field, "_type_", "") for _, field in kind._fields_)
-    layout = struct.Struct("".join(
-        code if code in ("i", "L") else "P" for code in codes))
-    packed = bytearray().join(layout.pack(*row) for row in rows)
-    return (kind * (len(packed) // layout.size)).from_buffer(packed)
+    layout = "".join(code if code in ("i", "L") else "P" for code in codes)
+    values = list(itertools.chain.from_iterable(rows))
+    count = len(values) // len(layout)
+    packed = struct.pack(layout * count, *values)
+    return (kind * count).from_buffer_copy(packed)
 
 
 def _starts(elements: Any, lists: Iterable[Sequence[Any]]) -> Iterator[int]:
     """The address of each list's first element; they lie end to end."""
-    at, size = c.addressof(elements), c.sizeof(elements._type_)
-    for one in lists:
-        yield at
-        at += len(one) * size
-
-
-def _addresses(texts: c.Array[c.c_char_p]) -> Any:
-    """Of the characters."""
-    return (c.c_void_p * len(texts)).from_buffer(texts)
+    size = c.sizeof(elements._type_)
+    return itertools.accumulate((len(one) * size for one in lists),
+                                initial=c.addressof(elements))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes as c
 import importlib.util
+import os
 import pathlib
 import re
 import shutil
@@ -50,6 +51,19 @@ def test_the_headers_are_read_as_a_whole():
 def test_libhoist_has_each_call():
     for name in _c.CALLS:
         assert getattr(lib.load(), "hoist_" + name), name
+
+
+@pytest.mark.parametrize("values", [[], [""], ["a", "", "ü#1", "\udcff"]])
+def test_texts_are_c_strings(values):
+    texts = lib.Texts(values)
+    assert [c.string_at(one) for one in texts.addresses] == [
+        os.fsencode(one) for one in values]
+    assert list(texts.pointers) == texts.addresses
+
+
+def test_texts_hold_no_nul():
+    with pytest.raises(ValueError, match="'b.x00'"):
+        lib.Texts(["a", "b\0"])
 
 
 def compiled(tmp_path: pathlib.Path, body: str) -> str:

@@ -30,6 +30,7 @@ Result<std::vector<InPlaceTensor>> TensorsOf(const hoist_in_place_tensor* given,
     tensor.groups.assign(one.groups, one.groups + one.group_count);
     tensor.units = std::max(one.units, 1u);
     tensor.first_count = one.first_count;
+    tensor.bytes = one.bytes;
     at += given->struct_size;
   }
   return tensors;

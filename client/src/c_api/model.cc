@@ -384,19 +384,23 @@ int hoist_model_tensor(const hoist_model* model, uint32_t group,
   });
 }
 
-int hoist_model_find_group(const hoist_model* model, const char* name,
-                           uint32_t* group, hoist_error** error) {
-  return Guarded(error, {{model, "model"}, {name, "name"}, {group, "group"}},
-                 [&]() -> Status {
-                   const auto found = model->table->FindGroup(name);
-                   if (!found.has_value()) {
-                     return Status(Code::kNotFound,
-                                   "model \"" + model->table->facts().name +
-                                       "\" has no group \"" + name + "\"");
-                   }
-                   *group = *found;
-                   return Status();
-                 });
+int hoist_model_find_groups(const hoist_model* model, const char* const* names,
+                            size_t count, uint32_t* groups,
+                            hoist_error** error) {
+  return Guarded(error, {{model, "model"}}, [&]() -> Status {
+    for (size_t i = 0; i < count; ++i) {
+      if (names == nullptr || names[i] == nullptr) return Missing("names");
+      if (groups == nullptr) return Missing("groups");
+      const auto found = model->table->FindGroup(names[i]);
+      if (!found.has_value()) {
+        return Status(Code::kNotFound, "model \"" + model->table->facts().name +
+                                           "\" has no group \"" + names[i] +
+                                           "\"");
+      }
+      groups[i] = *found;
+    }
+    return Status();
+  });
 }
 
 int hoist_model_find_tensor(const hoist_model* model, const char* name,

@@ -151,6 +151,12 @@ Status InPlace::Layout() {
     const Piece& last = pieces_.back();
     tensor_bytes_.push_back(last.offset +
                             *CoveredBytes(model_->groups()[last.group]));
+    if (tensor.bytes != 0 && tensor.bytes != tensor_bytes_.back()) {
+      return Status(Code::kInvalidArgument,
+                    name + " has " + std::to_string(tensor.bytes) +
+                        " bytes, and its pieces " +
+                        std::to_string(tensor_bytes_.back()));
+    }
     stats_.bytes += tensor_bytes_.back();
   }
   first_piece_.push_back(pieces_.size());
@@ -177,23 +183,17 @@ Status InPlace::Open(const DeviceFacts& device) {
     ranges_.push_back(std::move(range).value());
   }
   if (options_.counts != nullptr) {
-    Result<std::unique_ptr<TouchCounts>> counts = Status();
-    if (emulated) {
-      counts = CountsOnCpu(options_.counts, options_.count_length);
-    } else {
-      counts = CountsOnGpu(device.uuid, options_.counts, options_.count_length);
-    }
+    Result<std::unique_ptr<TouchCounts>> counts =
+        emulated
+            ? CountsOnCpu(options_.counts, options_.count_length)
+            : CountsOnGpu(device.uuid, options_.counts, options_.count_length);
     if (!counts.ok()) return counts.status();
     counts_ = std::move(counts).value();
     // Earlier counts are not touches of these tensors.
     if (Status s = counts_->Take().status(); !s.ok()) return s;
   }
-  Result<std::unique_ptr<StreamOrder>> order = Status();
-  if (emulated) {
-    order = CreateEmulatedOrder(kPassLimit);
-  } else {
-    order = CreateCudaOrder(device.uuid);
-  }
+  Result<std::unique_ptr<StreamOrder>> order =
+      emulated ? CreateEmulatedOrder(kPassLimit) : CreateCudaOrder(device.uuid);
   if (!order.ok()) return order.status();
   order_ = std::move(order).value();
   Result<std::unique_ptr<PassBoundary>> boundary =

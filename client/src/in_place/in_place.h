@@ -32,6 +32,7 @@ struct InPlaceTensor {
   uint32_t units = 1;        // Equal parts, touched as a whole: rows, experts.
   uint64_t first_count = 0;  // Index of the units' counts, which tensors may
                              // share.
+  uint64_t bytes = 0;        // That the pieces must have; 0: any number.
 };
 
 // hoist/c/in_place.h has the promises of hoist_in_place_*.

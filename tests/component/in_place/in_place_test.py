@@ -72,7 +72,7 @@ class Worker:
         self.tensors = self.session.in_place(
             model, {"all": hoist.InPlaceTensor(
                 "U8", (pieces, PIECE),
-                [model[f"experts.{piece}"] for piece in range(pieces)],
+                [f"experts.{piece}" for piece in range(pieces)],
                 units=pieces)},
             hot_bytes=hot_bytes, deadline=deadline)
         self.array = self.tensors["all"].numpy()
@@ -298,7 +298,7 @@ class InPlace(unittest.TestCase):
         # What the session was told when it began holds for it.
         with self.assertRaises(hoist.Unimplemented):
             session.in_place(model, {"one": hoist.InPlaceTensor(
-                "U8", (PIECE,), [model["experts.0"]])})
+                "U8", (PIECE,), ["experts.0"])})
 
     def test_descriptors(self):
         """One more piece than hoistd has descriptors for is refused, and the
@@ -315,7 +315,8 @@ class InPlace(unittest.TestCase):
 
             def in_place(count):
                 return session.in_place(model, {"all": hoist.InPlaceTensor(
-                    "U8", (count, PIECE), list(model)[:count])}, deadline=2)
+                    "U8", (count, PIECE), [
+                        one.name for one in model][:count])}, deadline=2)
 
             with self.assertRaisesRegex(hoist.ResourceExhausted,
                                         "LimitNOFILE"):

@@ -101,7 +101,7 @@ class Worker:
     def _read_in_place(self, session: hoist.Session) -> None:
         model = session.register(self._pieces, "pieces")
         made = hoist.InPlaceTensor("U8", (PIECES, PIECE_BYTES),
-                                   [model[f"experts.{piece}"]
+                                   [f"experts.{piece}"
                                     for piece in range(PIECES)], units=PIECES)
         tensors = session.in_place(model, {"all": made}, deadline=20,
                                    hot_bytes=PIECE_BYTES)

@@ -54,6 +54,7 @@ struct Options {
   uint64_t budget = 0;
   const std::vector<uint32_t>* counts = nullptr;
   uint64_t first_count = 0;
+  uint64_t bytes = 0;
   uint32_t device = kDevice;
 };
 
@@ -81,6 +82,7 @@ class InPlace : public ::testing::Test {
     tensor.group_count = groups.size();
     tensor.units = with.units;
     tensor.first_count = with.first_count;
+    tensor.bytes = with.bytes;
     hoist_in_place_options options = {};
     options.struct_size = sizeof(options);
     options.device = with.device;
@@ -188,6 +190,15 @@ TEST_F(InPlace, PiecesInTheMiddleAreFull) {
   // The last may end in a gap, which is no part of the tensor.
   Made({0, FakeInPlace::kShort});
   EXPECT_EQ(Stats().bytes, 2 * kPiece - 64);
+}
+
+TEST_F(InPlace, PiecesHaveTheBytesThatTheirTensorHas) {
+  const Told told = Create({0, 1}, {.bytes = 2 * kPiece - 1});
+  EXPECT_EQ(told.code, HOIST_INVALID_ARGUMENT);
+  EXPECT_THAT(told.why, HasSubstr("tensor 0 has 4194303 bytes, and its pieces "
+                                  "4194304"));
+  EXPECT_EQ(daemon_.stages(kPlace), 0u);
+  Made({0, 1}, {.bytes = 2 * kPiece});
 }
 
 TEST_F(InPlace, ArgumentsAreLookedAt) {

@@ -578,6 +578,25 @@ TEST(Handles, ThatWereMovedFromAreRefused) {
   worker.session.Close();
 }
 
+TEST(CApi, FindsAllGroupsOrNamesTheFirstThatIsNotThere) {
+  FakeDaemon daemon;
+  Worker worker(daemon);
+  const hoist_model* const model = worker.model.get();
+  const char* names[] = {"a", "none", "no other", nullptr};
+  uint32_t found[3] = {7, 7, 7};
+  hoist_error* error = nullptr;
+  EXPECT_EQ(hoist_model_find_groups(model, names, 1, found, nullptr), HOIST_OK);
+  EXPECT_EQ(found[0], 0u);
+  EXPECT_EQ(hoist_model_find_groups(model, names, 3, found, &error),
+            HOIST_NOT_FOUND);
+  EXPECT_THAT(hoist_error_message(error), HasSubstr("no group \"none\""));
+  hoist_error_free(error);
+  EXPECT_EQ(hoist_model_find_groups(model, names + 3, 1, found, nullptr),
+            HOIST_INVALID_ARGUMENT);
+  EXPECT_EQ(hoist_model_find_groups(model, nullptr, 0, nullptr, nullptr),
+            HOIST_OK);
+}
+
 TEST(CApi, RefusesNullAndUnsizedStructs) {
   FakeDaemon daemon;
   Worker worker(daemon);

@@ -58,6 +58,7 @@ typedef struct hoist_in_place_tensor {
   /* Index of the units' first count in hoist_in_place_options.counts. Tensors
    * whose units are touched together may share counts. */
   uint64_t first_count;
+  uint64_t bytes; /* That the pieces must have together; 0: any number. */
 } hoist_in_place_tensor;
 
 /* Options of hoist_in_place_create. */
@@ -82,7 +83,8 @@ HOIST_API int hoist_session_has_in_place(const hoist_session* session,
 /* Stages the tensors' groups on the host, each in memory of its own.
  * UNIMPLEMENTED: this hoistd or its GPUs cannot read in place; the message says
  * why: stage the groups instead. INVALID_ARGUMENT: a piece is no multiple of 2
- * MiB, or not full. RESOURCE_EXHAUSTED: host.in_place is too small. */
+ * MiB, or not full, or together they have other bytes than the tensor.
+ * RESOURCE_EXHAUSTED: host.in_place is too small. */
 HOIST_API int hoist_in_place_create(hoist_session* session,
                                     const hoist_model* model,
                                     const hoist_in_place_tensor* tensors,

@@ -262,9 +262,10 @@ HOIST_API int hoist_model_group(const hoist_model* model, uint32_t group,
 HOIST_API int hoist_model_tensor(const hoist_model* model, uint32_t group,
                                  uint32_t tensor, hoist_tensor_info* info,
                                  hoist_error** error);
-/* The number of the group of that name. NOT_FOUND: there is none. */
-HOIST_API int hoist_model_find_group(const hoist_model* model, const char* name,
-                                     uint32_t* group, hoist_error** error);
+/* The numbers of the groups of these names. NOT_FOUND: there is none of one. */
+HOIST_API int hoist_model_find_groups(const hoist_model* model,
+                                      const char* const* names, size_t count,
+                                      uint32_t* groups, hoist_error** error);
 /* Finds a tensor's group, and its number there. NOT_FOUND: none has it. */
 HOIST_API int hoist_model_find_tensor(const hoist_model* model,
                                       const char* name, uint32_t* group,

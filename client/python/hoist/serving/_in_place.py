@@ -41,8 +41,7 @@ class InPlaceWeights(Weights):
         model = find(session)
         # Its kernels' reads are between its `begin` and `end`.
         self.in_place = session.in_place(
-            model, {name: InPlaceTensor(one.dtype, one.shape,
-                                        [model[group] for group in one.groups],
+            model, {name: InPlaceTensor(one.dtype, one.shape, one.groups,
                                         one.units, first_counts[name])
                     for name, one in pieces.items()},
             hot_bytes=budget - self.nbytes, device=device.index,

@@ -118,7 +118,7 @@ class InPlaceWeights:
         self._bound: list[torch.Tensor] = []  # The modules' tensors, in order.
         try:
             self._tensors: Any = session.in_place(
-                model, self._asked(model), hot_bytes=hot_bytes,
+                model, self._asked(), hot_bytes=hot_bytes,
                 device=part.device.index, deadline=deadline,
                 counts=(counts.data_ptr(), counts.numel()), keep=counts)
             self._views: Views | None = Views(
@@ -127,13 +127,12 @@ class InPlaceWeights:
             self._touches.remove()
             raise
 
-    def _asked(self, model: Model) -> dict[str, InPlaceTensor]:
-        """By name. NotFound: the model does not have all pieces."""
+    def _asked(self) -> dict[str, InPlaceTensor]:
+        """By name."""
         return {one.weight.name: InPlaceTensor(
                     _dtypes.from_torch(one.stored.meta.dtype),
                     tuple(one.stored.meta.shape),
-                    [model[name] for name, _, _ in one.cuts()], one.units,
-                    first)
+                    [name for name, _, _ in one.cuts()], one.units, first)
                 for one, first in zip(self._weights, self._touches.first)}
 
     @property
