@@ -1,6 +1,7 @@
 #include "client/src/model/published_image.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -28,19 +29,27 @@ namespace {
 // of this process's memory.
 constexpr uint64_t kPiece = uint64_t{8} << 20;
 
-constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, from Linux 5.14 on.
+// MADV_POPULATE_*, from Linux 5.14 on.
+constexpr int kPopulateRead = 22, kPopulateWrite = 23;
+
+Status Invalid(const TensorEntry& tensor, const std::string& why) {
+  return Status(Code::kInvalidArgument,
+                "tensor \"" + tensor.name + "\" " + why);
+}
 
 // Bytes of a storage, and their place in the image.
 struct Piece {
+  const TensorEntry* tensor;  // One of the storage.
   const std::byte* from;
   uint64_t offset;
   uint64_t bytes;
   bool on_host;  // The CPU can read it.
 };
 
-// Fills an image, a piece at a time. The pieces are mapped, as a file's writers
-// wait for each other. No child of a fork may inherit a mapping: an image that
-// is mapped cannot be sealed.
+// Fills an image, a piece at a time. One thread writes: the kernel makes and
+// fills the memory at once, and refuses bytes that cannot be read. Writers of a
+// file wait for each other, so several threads map their pieces. No child of a
+// fork may inherit a mapping: an image that is mapped cannot be sealed.
 class Filling {
  public:
   Filling(int memfd, const ReadBytes& read) : memfd_(memfd), read_(read) {}
@@ -50,13 +59,14 @@ class Filling {
     const auto* const from = static_cast<const std::byte*>(tensor.data);
     const bool on_host = !read_ || tensor.on_host;
     for (uint64_t at = 0; at < bytes; at += kPiece) {
-      pieces_.push_back(
-          {from + at, offset + at, std::min(kPiece, bytes - at), on_host});
+      pieces_.push_back({&tensor.entry, from + at, offset + at,
+                         std::min(kPiece, bytes - at), on_host});
     }
   }
 
   Status Run(uint64_t threads) HOIST_EXCLUDES(mu_) {
     threads = std::min<uint64_t>(threads, pieces_.size());
+    alone_ = threads == 1;
     if (threads > 0) WithHelpers(threads - 1, [this] { FillAll(); });
     const MutexLock lock(mu_);
     return first_error_;
@@ -75,6 +85,7 @@ class Filling {
   }
 
   Status Fill(const Piece& piece) const {
+    if (piece.on_host && (alone_ || !IsReadable(piece))) return Write(piece);
     const uint64_t before = piece.offset % kImageAlignment;
     Result<Mapping> mapped =
         Mapping::OfFd(memfd_, before + piece.bytes, Mapping::Access::kReadWrite,
@@ -100,16 +111,49 @@ class Filling {
     if (errno != ENOMEM && errno != EFAULT) {
       return ErrnoStatus(errno, "make an image's memory");
     }
+    return NoMemory(mapped.size());
+  }
+
+  static Status NoMemory(uint64_t bytes) {
     return Status(Code::kResourceExhausted,
                   "this process has no memory for another " +
-                      std::to_string(mapped.size()) +
+                      std::to_string(bytes) +
                       " bytes of an image; drop host images, or raise its "
                       "limit");
+  }
+
+  // Also false: only the kernel's copy can tell, as of a driver's memory, or
+  // before Linux 5.14.
+  static bool IsReadable(const Piece& piece) {
+    const uint64_t before =
+        reinterpret_cast<uintptr_t>(piece.from) % kImageAlignment;
+    return madvise(const_cast<std::byte*>(piece.from - before),
+                   before + piece.bytes, kPopulateRead) == 0;
+  }
+
+  Status Write(const Piece& piece) const {
+    for (uint64_t done = 0; done < piece.bytes;) {
+      const ssize_t n = pwrite(memfd_, piece.from + done, piece.bytes - done,
+                               static_cast<off_t>(piece.offset + done));
+      if (n > 0) {
+        done += static_cast<uint64_t>(n);
+      } else if (n == 0 || errno == ENOMEM || errno == ENOSPC) {
+        return NoMemory(piece.bytes - done);
+      } else if (errno == EFAULT) {
+        return Invalid(*piece.tensor,
+                       "has bytes that this process cannot read: they are not "
+                       "mapped, or their file has become shorter");
+      } else if (errno != EINTR) {
+        return ErrnoStatus(errno, "write an image");
+      }
+    }
+    return Status();
   }
 
   const int memfd_;
   const ReadBytes& read_;
   std::vector<Piece> pieces_;
+  bool alone_ = false;  // One thread fills all.
   std::atomic<size_t> next_ = 0;
   Mutex mu_;
   Status first_error_ HOIST_GUARDED_BY(mu_);
@@ -184,11 +228,6 @@ class GpuReader {
   const std::unique_ptr<CudaContext> cuda_;
   cuda::Stream stream_ = nullptr;
 };
-
-Status Invalid(const TensorEntry& tensor, const std::string& why) {
-  return Status(Code::kInvalidArgument,
-                "tensor \"" + tensor.name + "\" " + why);
-}
 
 }  // namespace
 

@@ -47,8 +47,9 @@ inline uint64_t FillingThreads() {
 }
 
 // Tensors with equal `data` and size share their bytes. InvalidArgument: a
-// tensor without data, a negative shape or stride, a duplicate name, or an
-// image larger than kMaxImageBytes. ResourceExhausted: no memory for it.
+// tensor without data, or with data that the CPU is to read and cannot, a
+// negative shape or stride, a duplicate name, or an image larger than
+// kMaxImageBytes. ResourceExhausted: no memory for it.
 Result<PublishedImage> BuildImage(std::string group_name,
                                   std::span<const SourceTensor> tensors,
                                   const ReadBytes& read = nullptr,

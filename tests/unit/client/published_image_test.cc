@@ -2,6 +2,7 @@
 // the fake driver where there is none.
 #include "client/src/model/published_image.h"
 
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,8 +17,11 @@
 #include <utility>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "hoist/shared/cuda_driver.h"
+#include "hoist/shared/mapping.h"
+#include "hoist/shared/packet_socket.h"
 #include "tests/support/no_threads.h"
 #include "tests/support/pattern.h"
 #include "tests/unit/client/on_gpu.h"
@@ -143,6 +147,30 @@ TEST(PublishedImage, IsReadInPiecesFromWhereTheDataLie) {
   ASSERT_TRUE(image.ok()) << image.status().ToString();
   EXPECT_EQ(BytesOf(*image), source);
   EXPECT_GT(pieces, 1u);
+}
+
+// One thread writes them, several look first.
+TEST(PublishedImage, OfBytesThatCannotBeReadIsRefused) {
+  constexpr uint64_t kPage = 4096;
+  const auto refused = [](const void* data, const std::string& what) {
+    for (const uint64_t threads : {1, 4}) {
+      const auto image = BuildImage("g", OneTensor(data), nullptr, threads);
+      EXPECT_EQ(image.status().code(), Code::kInvalidArgument)
+          << what << ", threads: " << threads;
+      EXPECT_THAT(image.status().message(),
+                  ::testing::HasSubstr("tensor \"w\" has bytes"));
+    }
+  };
+  refused(reinterpret_cast<const void*>(uintptr_t{kPage}), "not mapped");
+  auto file = CreateMemfd("weights", kBytes);
+  ASSERT_TRUE(file.ok());
+  auto mapped = Mapping::OfFd(file->get(), kBytes, Mapping::Access::kRead);
+  ASSERT_TRUE(mapped.ok());
+  ASSERT_EQ(ftruncate(file->get(), kBytes - kPage), 0);
+  refused(mapped->data(), "of a file that became shorter");
+  ASSERT_EQ(ftruncate(file->get(), kBytes), 0);
+  ASSERT_EQ(mprotect(mapped->data() + kPage, kPage, PROT_NONE), 0);
+  refused(mapped->data(), "closed to reads");
 }
 
 TEST(PublishedImage, SaysWhyItsDataCannotBeRead) {
