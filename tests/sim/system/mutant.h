@@ -18,6 +18,9 @@ enum class Mutant {
   kEarlyDone,       // Reports done while its kernel runs.
   kPersistedLease,  // A release gets lost on its way to the engine.
   kEarlyLeave,      // Releases a hot piece that its tensor shows.
+  kOtherPiece,      // Remaps another piece than the one that came.
+  // In libhoist: see mutant_wraps.cc.
+  kOverBudget,  // Brings pieces beside those that are still to leave.
   // In the daemon: see mutant_wraps.cc.
   kIgnoredDone,   // A done word is not seen.
   kInventedDone,  // A done word is seen before it is written.

@@ -1,5 +1,6 @@
-// Faults of the daemon's own code, and points where it can be killed. The
-// linker puts these in the place of the functions that they are named for
+// Faults of the daemon's and libhoist's own code, and points where it can be
+// killed. The linker puts these in the place of the functions that they are
+// named for
 // (--wrap, in this program alone), so that the daemon has no hooks for them. A
 // name that is not there any more wraps nothing; the test of that mutant then
 // says that nobody noticed it.
@@ -10,7 +11,9 @@
 #include <cstdint>
 #include <map>
 #include <string_view>
+#include <vector>
 
+#include "client/src/in_place/piece_book.h"
 #include "daemon/core/extent_map.h"
 #include "daemon/core/node_restore.h"
 #include "daemon/core/quota.h"
@@ -50,6 +53,17 @@ using hoistd::sim::TheReaper;
 #pragma clang diagnostic ignored "-Wreturn-type-c-linkage"
 #endif
 extern "C" {
+
+// PieceBook::NextToBring(uint64_t)
+#define NEXT_TO_BRING "_ZN5hoist9PieceBook11NextToBringEm"
+std::vector<size_t> RealNext(hoist::PieceBook*,
+                             uint64_t) __asm__("__real_" NEXT_TO_BRING);
+std::vector<size_t> WrapNext(hoist::PieceBook* book,
+                             uint64_t budget) __asm__("__wrap_" NEXT_TO_BRING);
+std::vector<size_t> WrapNext(hoist::PieceBook* book, uint64_t budget) {
+  if (Broken(Mutant::kOverBudget)) budget = UINT64_MAX;
+  return RealNext(book, budget);
+}
 
 // LaneSchedule::SawDone(LaneGroup, uint32_t)
 void __real__ZN6hoistd12LaneSchedule7SawDoneEjj(hoistd::LaneSchedule*, uint32_t,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "tests/sim/system/mutant.h"
 #include "tests/sim/system/sim_models.h"
 
 namespace hoistd::sim {
@@ -42,7 +43,9 @@ bool SimPieces::Place(uint32_t which) {
   size_t piece = 0;
   while (!book_.MayPlace(piece) || left-- > 0) ++piece;
   const LeaseGrant& to = book_.IsHot(piece) ? cold_.at(piece) : hot_.at(piece);
-  shown_[piece] = {to.device, to.offset, to.bytes};
+  const size_t at =
+      TheMutation().Shows(Mutant::kOtherPiece) ? (piece + 1) % size() : piece;
+  shown_[at] = {to.device, to.offset, to.bytes};
   book_.Placed(piece);
   return book_.IsHot(piece);
 }

@@ -144,6 +144,8 @@ INSTANTIATE_TEST_SUITE_P(
         Meant{Mutant::kEarlyDone, {"overwrite", "bytes"}},
         Meant{Mutant::kPersistedLease, {"given back"}},
         Meant{Mutant::kEarlyLeave, {"slabs"}},
+        Meant{Mutant::kOtherPiece, {"bytes"}},
+        Meant{Mutant::kOverBudget, {"budget"}},
         Meant{Mutant::kIgnoredDone, {"progress"}},
         Meant{Mutant::kInventedDone, {"overwrite", "bytes", "progress"}},
         Meant{Mutant::kFreedTwice, {"books", "bytes", "overwrite"}},

@@ -51,8 +51,11 @@ enum class Seen {
   kPlacedHot,  // Of them.
   kPlacedCold,
   kInPlaceResumed,  // With some hot pieces.
+  kInPlaceDeaths,   // Of workers with some hot pieces.
+  kReadUnserved,    // In place, while there was no hoistd.
+  kPlacedUnserved,
 };
-inline constexpr size_t kSeen = static_cast<size_t>(Seen::kInPlaceResumed) + 1;
+inline constexpr size_t kSeen = static_cast<size_t>(Seen::kPlacedUnserved) + 1;
 using Sights = std::array<uint64_t, kSeen>;
 
 // Reports the violation, and ends the process of this case.

@@ -93,6 +93,7 @@ void World::CloseInPlace(Worker& worker, uint64_t number) {
 // Begins, or ends: then it has touched some of the pieces.
 void World::Pass(const Worker& worker, SimPieces& pieces, uint32_t touched) {
   CheckPieces(worker, pieces);
+  if (engine_ == nullptr) Saw(Seen::kReadUnserved);
   pieces.reading = !pieces.reading;
   if (pieces.reading) return;
   std::vector<double> read(pieces.size(), 0);
@@ -151,6 +152,7 @@ void World::HotCame(Worker& worker, uint64_t number, size_t piece,
 
 void World::Place(Worker& worker, SimPieces& pieces, uint32_t which) {
   Saw(pieces.Place(which) ? Seen::kPlacedHot : Seen::kPlacedCold);
+  if (engine_ == nullptr) Saw(Seen::kPlacedUnserved);
   ReleaseLeft(worker, pieces);
 }
 

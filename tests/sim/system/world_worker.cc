@@ -197,6 +197,9 @@ void World::Die(uint64_t number) {
   const std::unique_ptr<Worker> worker = std::move(found->second);
   workers_.erase(found);
   if (!open_.empty()) Saw(Seen::kDeaths);
+  for (const auto& [at, pieces] : worker->pieces) {
+    if (pieces.AnyHot()) Saw(Seen::kInPlaceDeaths);
+  }
   // A hoistd that does not know it yet sees that when it does.
   if (!worker->session.has_value() || !worker->served) return;
   if (engine_ != nullptr) engine_->CloseSession(*worker->session);
