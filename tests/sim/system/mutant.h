@@ -10,6 +10,7 @@ enum class Mutant {
   kDroppedCopy,  // Reports a copy as done without doing it.
   kLateCopy,     // Copies after the words that follow the copy.
   kTornCopy,     // Does not write the last page.
+  kNotZeroed,    // Leaves an arena's bytes for the next one.
   // In the I/O engine.
   kOtherRange,  // Reads another range of the file.
   kShortRead,   // Reports ok before the end is read.

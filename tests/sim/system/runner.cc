@@ -49,12 +49,13 @@ constexpr std::array kWeights = {
     Weight{Op::kReplacePlan, 3},  Weight{Op::kClearPlan, 3},
     Weight{Op::kUse, 150},        Weight{Op::kDone, 130},
     Weight{Op::kCapture, 1},      Weight{Op::kReplay, 20},
-    Weight{Op::kOpenInPlace, 20}, Weight{Op::kCloseInPlace, 1},
-    Weight{Op::kPass, 200},       Weight{Op::kChooseHot, 100},
-    Weight{Op::kPlace, 200},      Weight{Op::kLoad, 3},
-    Weight{Op::kEvict, 4},        Weight{Op::kForgetAny, 1},
-    Weight{Op::kPin, 1},          Weight{Op::kUnpin, 2},
-    Weight{Op::kShare, 1}};
+    Weight{Op::kOpenArena, 4},    Weight{Op::kCloseArena, 4},
+    Weight{Op::kWriteArena, 20},  Weight{Op::kOpenInPlace, 20},
+    Weight{Op::kCloseInPlace, 1}, Weight{Op::kPass, 200},
+    Weight{Op::kChooseHot, 100},  Weight{Op::kPlace, 200},
+    Weight{Op::kLoad, 3},         Weight{Op::kEvict, 4},
+    Weight{Op::kForgetAny, 1},    Weight{Op::kPin, 1},
+    Weight{Op::kUnpin, 2},        Weight{Op::kShare, 1}};
 
 using Weights = std::array<Weight, kWeights.size()>;
 

@@ -11,17 +11,18 @@ namespace hoistd::sim {
 namespace {
 
 constexpr std::array<const char*, kOps> kNames = {
-    "world",          "engine",       "link",       "device",
-    "read",           "read-fails",   "task",       "stream",
-    "wait",           "long-wait",    "kill",       "begin",
-    "resume",         "open",         "die",        "register",
-    "describe",       "publish",      "stage",      "compute",
-    "release",        "prefetch",     "forget",     "answer-ask",
-    "set-plan",       "replace-plan", "clear-plan", "use",
-    "done",           "capture",      "replay",     "open-in-place",
-    "close-in-place", "pass",         "choose-hot", "place",
-    "load",           "evict",        "forget-any", "pin",
-    "unpin",          "share"};
+    "world",       "engine",       "link",          "device",
+    "read",        "read-fails",   "task",          "stream",
+    "wait",        "long-wait",    "kill",          "begin",
+    "resume",      "open",         "die",           "register",
+    "describe",    "publish",      "stage",         "compute",
+    "release",     "prefetch",     "forget",        "answer-ask",
+    "set-plan",    "replace-plan", "clear-plan",    "use",
+    "done",        "capture",      "replay",        "open-arena",
+    "close-arena", "write-arena",  "open-in-place", "close-in-place",
+    "pass",        "choose-hot",   "place",         "load",
+    "evict",       "forget-any",   "pin",           "unpin",
+    "share"};
 
 }  // namespace
 

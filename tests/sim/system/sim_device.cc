@@ -224,7 +224,10 @@ absl::Status SimDevice::ZeroSlab(SlabId id) {
   if (found == slabs_.end() || !adopted_.contains(id)) {
     Violation(Check::kSlabs, "no such slab to zero");
   }
-  std::memset(&memory_[found->second.offset], 0, found->second.bytes);
+  const SlabSpec& spec = found->second;
+  events_.on_write(info_.index, spec.offset, spec.bytes);
+  if (TheMutation().Shows(Mutant::kNotZeroed)) return absl::OkStatus();
+  std::memset(&memory_[spec.offset], 0, spec.bytes);
   return absl::OkStatus();
 }
 

@@ -54,8 +54,10 @@ enum class Seen {
   kInPlaceDeaths,   // Of workers with some hot pieces.
   kReadUnserved,    // In place, while there was no hoistd.
   kPlacedUnserved,
+  kArenas,
+  kArenasResumed,
 };
-inline constexpr size_t kSeen = static_cast<size_t>(Seen::kPlacedUnserved) + 1;
+inline constexpr size_t kSeen = static_cast<size_t>(Seen::kArenasResumed) + 1;
 using Sights = std::array<uint64_t, kSeen>;
 
 // Reports the violation, and ends the process of this case.

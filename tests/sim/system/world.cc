@@ -210,7 +210,7 @@ void World::Rest() {
       clock_.Advance(absl::Milliseconds(10));
     }
     if (turns > kMostTurns) GoesOn();
-    if (Round()) {
+    if (Round() || AnswerSlabAsks()) {
       last = clock_.Now();
       idle = 0;
       continue;
@@ -230,8 +230,9 @@ void World::Rest() {
     if (idle >= 40) clock_.Advance(absl::Milliseconds(500));
   }
   if (open_.empty()) return;
-  Violation(Check::kAnswer, absl::StrCat("not answered in ten minutes: ",
-                                         absl::StrJoin(open_, ", ")));
+  Violation(Check::kAnswer,
+            absl::StrCat("not answered in ten minutes: ",
+                         absl::StrJoin(open_, ", "), Picture()));
 }
 
 void World::Finish() {

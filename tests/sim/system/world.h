@@ -53,6 +53,12 @@ struct WorkersPlan {
   bool unfit = false;   // Its lane was left in another form.
 };
 
+// Memory that its worker writes to, all with one byte.
+struct WorkersArena {
+  ArenaGrant grant;
+  std::byte filled{0};  // As it comes.
+};
+
 struct Worker {
   uint64_t number = 0;
   User uid;
@@ -70,6 +76,7 @@ struct Worker {
   std::map<ModelId, ModelPtr> models;
   std::map<PlanId, WorkersPlan> plans;
   std::map<uint64_t, SimPieces> pieces;  // Tensors in place, by a number.
+  std::map<ArenaId, WorkersArena> arenas;
   // Unanswered requests by number, to be repeated.
   std::map<uint64_t, std::function<void()>> asked;
 };
@@ -153,6 +160,8 @@ class World {
   void Compute(Worker& worker, uint32_t which);
   void Release(Worker& worker, LeaseId lease);
   void AnswerAsk(Worker& worker);
+  bool AnswerSlabAsks();
+  void AnswerSlabAsk(Worker& worker);
   void Asked(Worker& worker, const SlabAsk& ask);
   void Asked(Worker& worker, const GiveWay& ask);
   bool Uses(const Worker& worker, DeviceIndex device,
@@ -170,6 +179,13 @@ class World {
   void KernelEnds(uint64_t worker, PlanId plan, uint32_t group);
   void FinishPass(WorkersPlan& entry, bool must);
   void PlansGoOn();
+
+  // world_arena.cc
+  void OpenArena(Worker& worker, const Numbers& n);
+  // Closes one, or writes to it.
+  void UseArena(Op op, const Numbers& n);
+  void CloseArena(Worker& worker, ArenaId arena);
+  void CheckArena(const Worker& worker, const WorkersArena& arena);
 
   // world_in_place.cc
   void InPlace(Op op, const Numbers& n);

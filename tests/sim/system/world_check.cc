@@ -154,6 +154,14 @@ void World::Written(DeviceIndex device, uint64_t offset, uint64_t bytes) {
                                " computes with"));
       }
     }
+    for (const auto& [id, arena] : worker->arenas) {
+      if (arena.grant.device != device) continue;
+      for (const auto& [slab, share] : arena.grant.slabs) {
+        if (!Meet(slab.offset, slab.bytes, offset, bytes)) continue;
+        Violation(Check::kOverwrite, absl::StrCat("an arena of worker ", number,
+                                                  " is written to by another"));
+      }
+    }
     for (const auto& [at, pieces] : worker->pieces) {
       for (const auto& [piece, shown] : pieces.shown()) {
         if (shown.device != device ||
@@ -279,6 +287,9 @@ void World::GiveAllBack() {
     for (const PlanId plan : plans) EndPlan(*worker, plan);
     while (!worker->pieces.empty()) {
       CloseInPlace(*worker, worker->pieces.begin()->first);
+    }
+    while (!worker->arenas.empty()) {
+      CloseArena(*worker, worker->arenas.begin()->first);
     }
     while (!worker->leases.empty()) {
       Release(*worker, worker->leases.begin()->first);

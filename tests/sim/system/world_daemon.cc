@@ -100,6 +100,11 @@ bool World::Useful(Op op) {
       return any_plan([](const WorkersPlan& entry) {
         return entry.plan->captured() && entry.plan->idle();
       });
+    case Op::kOpenArena:
+      return options_.in_place_pages > 0 && !workers_.empty();
+    case Op::kCloseArena:
+    case Op::kWriteArena:
+      return any_worker([](const Worker& w) { return !w.arenas.empty(); });
     case Op::kOpenInPlace:
       return options_.in_place_pages > 0 &&
              any_worker([](const Worker& w) { return !w.models.empty(); });

@@ -245,6 +245,11 @@ void World::Resume(const Numbers& n) {
     has.plans.push_back(id);
     if (entry.plan->streams_any()) Saw(Seen::kLanesResumed);
   }
+  for (const auto& [id, arena] : worker.arenas) {
+    has.arenas.push_back(id);
+    CheckArena(worker, arena);
+    Saw(Seen::kArenasResumed);
+  }
   for (const auto& [place, slab] : worker.slabs) {
     has.slabs.push_back({place.first, place.second});
   }
@@ -280,6 +285,11 @@ void World::Resumed(Worker& worker, const hoistd::Resumed& lost) {
     Violation(Check::kBooks,
               absl::StrCat("worker ", worker.number,
                            "'s lease is lost: ", lost.lost_leases[0].number()));
+  }
+  if (!lost.lost_arenas.empty()) {
+    Violation(Check::kBooks,
+              absl::StrCat("worker ", worker.number,
+                           "'s arena is lost: ", lost.lost_arenas[0].number()));
   }
   for (const PlanId plan : lost.lost_plans) {
     const auto entry = worker.plans.find(plan);

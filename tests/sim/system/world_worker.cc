@@ -62,6 +62,7 @@ void World::Work(Op op, const Numbers& n) {
     return;
   }
   if (op > Op::kOpenInPlace) return InPlace(op, n);
+  if (op == Op::kCloseArena || op == Op::kWriteArena) return UseArena(op, n);
   Worker* const worker = Pick(n[0]);
   if (worker == nullptr) return;
   const ModelPtr model = PickModel(*worker, n[1]);
@@ -121,6 +122,8 @@ void World::Work(Op op, const Numbers& n) {
       return AnswerAsk(*worker);
     case Op::kSetPlan:
       return SetPlan(*worker, n, std::nullopt);
+    case Op::kOpenArena:
+      return OpenArena(*worker, n);
     case Op::kOpenInPlace:
       return OpenInPlace(*worker, n);
     default:
@@ -360,7 +363,22 @@ void World::AnswerAsk(Worker& worker) {
     if (entry == worker.plans.end() || entry->second.asking) continue;
     if (entry->second.plan->idle()) EndPlan(worker, plan);
   }
-  if (worker.asks.empty()) return;
+  if (!worker.asks.empty()) AnswerSlabAsk(worker);
+}
+
+// Each of them, as libhoist does by itself; false: there is none.
+bool World::AnswerSlabAsks() {
+  bool any = false;
+  for (const auto& [number, worker] : workers_) {
+    while (!worker->asks.empty()) {
+      AnswerSlabAsk(*worker);
+      any = true;
+    }
+  }
+  return any;
+}
+
+void World::AnswerSlabAsk(Worker& worker) {
   const auto [ask, closed] = std::move(worker.asks.front());
   worker.asks.erase(worker.asks.begin());
   // Who asked is dead; the next one is told what is open.
