@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
+import itertools
 import pathlib
 from typing import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -197,21 +199,25 @@ def _add_pieces(one: InPlaceWeight, rule: dict[str, list[str]],
     runs = ([(stored.name, 0, stored.nbytes)] if whole is None else
             [part for part in whole.parts if not isinstance(part, str)])
     size = stored.meta.dtype.itemsize
+    ends = list(itertools.accumulate(nbytes for _, _, nbytes in runs))
     for name, start, count in one.cuts():
         rule[name] = [name]
         joined[name] = Joined((count,), list(
-            _cut(runs, start * size, (start + count) * size)))
+            _cut(runs, ends, start * size, (start + count) * size)))
 
 
-def _cut(runs: Sequence[tuple[str, int, int]], begin: int,
-         end: int) -> Iterator[tuple[str, int, int]]:
-    """The part within a range, of bytes that lie end to end."""
-    at = 0
-    for tensor, start, nbytes in runs:
-        first, last = max(begin, at), min(end, at + nbytes)
+def _cut(runs: Sequence[tuple[str, int, int]], ends: Sequence[int],
+         begin: int, end: int) -> Iterator[tuple[str, int, int]]:
+    """The part within a range, of bytes that lie end to end: a matrix of experts
+    has hundreds of runs, and of pieces."""
+    for number in range(bisect.bisect_right(ends, begin), len(runs)):
+        tensor, start, nbytes = runs[number]
+        at = ends[number] - nbytes
+        if at >= end:
+            return
+        first, last = max(begin, at), min(end, ends[number])
         if first < last:
             yield tensor, start + first - at, last - first
-        at += nbytes
 
 
 def conversion_reasons(module: nn.Module, matched: Matched,
