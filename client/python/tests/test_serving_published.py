@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 
@@ -11,7 +12,9 @@ pytest.importorskip("torch")
 
 import hoist  # noqa: E402
 import torch  # noqa: E402
-from hoist.serving._published import one_at_a_time, publish  # noqa: E402
+from hoist.serving._published import (Manifest, one_at_a_time,  # noqa: E402
+                                      publish)
+from hoist.serving._recipes import Cut  # noqa: E402
 from torch import nn  # noqa: E402
 
 
@@ -102,3 +105,20 @@ def test_what_was_left_half_way_makes_room_and_what_is_whole_does_not():
     with pytest.raises(hoist.AlreadyExists):
         publish(session, "name", {}, module, 1)
     assert session.groups == whole
+
+
+def test_a_tensor_that_is_cut_is_published_in_groups_of_its_pieces():
+    session, module = Session(), nn.Linear(3, 2, bias=False)
+    cut = Cut(piece_bytes=16, units=2)
+    publish(session, "name", {}, module, 1, {"weight": cut})
+    manifest = session.groups.pop("(manifest)")["manifest"]
+    said = json.loads(bytes(manifest))
+    held = tuple((tuple(names), kind, tuple(shape), dtype)
+                 for names, kind, shape, dtype in said["held"])
+    found = Manifest({}, held, {"weight": Cut(*said["cuts"]["weight"])})
+    pieces = found.pieces["weight"]
+    assert (pieces.shape, pieces.units, found.stored) == ((2, 3), 2, {})
+    assert len(pieces.groups) == 2 and set(pieces.groups) == set(session.groups)
+    assert [one for group in pieces.groups
+            for one in session.groups[group][group]
+            ] == module.weight.flatten().tolist()

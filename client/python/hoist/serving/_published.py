@@ -1,8 +1,9 @@
 """Weights that one engine has processed, and others take unchanged.
 
-They are a published model of hoistd: a group for each layer, and last one with
-a manifest, which maps its tensors to names in the module and identifies the
-engine. A model without one is incomplete, and not used.
+They are a published model of hoistd: a group for each layer and for each piece
+of a tensor that is read in place, and last one with a manifest, which maps its
+tensors to names in the module and identifies the engine. A model without one is
+incomplete, and not used.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import dataclasses
 import fcntl
 import hashlib
 import json
+import math
 import os
 import pathlib
 import stat
 import tempfile
 import time
+from types import MappingProxyType
 from typing import IO, Any, Iterator, Mapping
 
 import torch
@@ -27,7 +30,7 @@ from .._errors import (AlreadyExists, DataLoss, DeadlineExceeded,
                        FailedPrecondition, NotFound)
 from .._model import Model
 from ._binding import modules_of, put
-from ._recipes import Held, group_of, held_by
+from ._recipes import Cut, Held, Pieces, group_of, held_by
 
 _MANIFEST = "(manifest)"
 _FORMAT = 1
@@ -41,16 +44,31 @@ class Manifest:
     key: all that decides its layout and bytes, by field.
     held: for each parameter and buffer: its names in the module, whether it is
         a parameter, its shape and type.
+    cuts: by a tensor's first name; the others are whole.
     """
 
     key: Mapping[str, str]
     held: tuple[tuple[tuple[str, ...], bool, tuple[int, ...], str], ...]
+    cuts: Mapping[str, Cut]
 
     @property
     def stored(self) -> dict[str, tuple[str, str]]:
         """In Weights' form; tensors without elements are in no group."""
         return {names[0]: (group_of(names), names[0])
-                for names, _, shape, _ in self.held if 0 not in shape}
+                for names, _, shape, _ in self.held
+                if 0 not in shape and names[0] not in self.cuts}
+
+    @property
+    def pieces(self) -> dict[str, Pieces]:
+        """Of the tensors that are cut."""
+        made = {}
+        for (name, *_), _, shape, dtype in self.held:
+            if name in self.cuts:
+                cut, size = self.cuts[name], _dtypes.torch_dtype(dtype).itemsize
+                made[name] = Pieces(dtype, shape, cut.units, tuple(
+                    piece for piece, _, _ in
+                    cut.pieces(name, math.prod(shape), size)))
+        return made
 
     def check(self, name: str, key: Mapping[str, str]) -> None:
         """FailedPrecondition: it is another engine's; names the fields."""
@@ -84,38 +102,48 @@ def find(session: _session.Session, name: str
             raise ValueError(f"format {said['format']}")
         return model, Manifest(said["key"], tuple(
             (tuple(names), bool(kind), tuple(shape), dtype)
-            for names, kind, shape, dtype in said["held"]))
+            for names, kind, shape, dtype in said["held"]),
+            {of: Cut(*cut) for of, cut in said.get("cuts", {}).items()})
     except (ValueError, KeyError, TypeError) as error:
         raise DataLoss(f'"{name}" in hoistd was published by another version '
                        f'of hoist ({error}); hoist.forget("{name}")') from None
 
 
 def publish(session: _session.Session, name: str, key: Mapping[str, str],
-            module: nn.Module | None, deadline: float) -> None:
+            module: nn.Module | None, deadline: float,
+            cuts: Mapping[str, Cut] = MappingProxyType({})) -> None:
     """Hands over all of the module's parameters and buffers; None: a key
     alone, for weights in files. deadline: seconds to wait for space, for each
-    group. AlreadyExists: the name has other weights.
+    group. cuts: by a contiguous tensor's first name; the others are whole.
+    AlreadyExists: the name has other weights.
 
     An incomplete model of that name is replaced unless it is the same, since
     uninitialised memory has other bytes each time.
     """
     try:
-        _publish(session, name, key, module, deadline)
+        _publish(session, name, key, module, deadline, cuts)
     except AlreadyExists:
         half = session.model(name)
         if _MANIFEST in half:
             raise
         session.forget(half)
-        _publish(session, name, key, module, deadline)
+        _publish(session, name, key, module, deadline, cuts)
 
 
 def _publish(session: _session.Session, name: str, key: Mapping[str, str],
-             module: nn.Module | None, deadline: float) -> None:
+             module: nn.Module | None, deadline: float,
+             cuts: Mapping[str, Cut]) -> None:
     held = held_by(module) if module is not None else []
     groups: dict[str, dict[str, torch.Tensor]] = {}
     for one in held:
-        if one.tensor.numel():
-            first = one.names[0]
+        first = one.names[0]
+        if first in cuts:
+            whole = one.tensor.detach().reshape(-1)
+            for piece, at, count in cuts[first].pieces(
+                    first, whole.numel(), whole.dtype.itemsize):
+                session.publish(name, piece, {
+                    piece: whole[at:at + count].cpu()}, deadline=deadline)
+        elif one.tensor.numel():
             group = groups.setdefault(group_of(one.names), {})
             group[first] = one.tensor.detach()
     for group_name, tensors in groups.items():
@@ -123,7 +151,9 @@ def _publish(session: _session.Session, name: str, key: Mapping[str, str],
             first: tensor.cpu() for first, tensor in tensors.items()},
                         deadline=deadline)
     text = json.dumps({"format": _FORMAT, "key": dict(key),
-                       "held": [_said_of(one) for one in held]}).encode()
+                       "held": [_said_of(one) for one in held],
+                       "cuts": {of: dataclasses.astuple(cut)
+                                for of, cut in cuts.items()}}).encode()
     session.publish(name, _MANIFEST, {
         "manifest": torch.tensor(list(text), dtype=torch.uint8,
                                  device="cpu")},

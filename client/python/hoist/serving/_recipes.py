@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from types import MappingProxyType
-from typing import Mapping, Sequence
+from typing import Iterator, Mapping, Sequence
 
 import torch
 from torch import nn
@@ -44,6 +44,14 @@ class Cut:
 
     piece_bytes: int
     units: int
+
+    def pieces(self, name: str, elements: int, size: int
+               ) -> Iterator[tuple[str, int, int]]:
+        """Of a tensor of so many elements of `size` bytes, in order: each one's
+        name, first element, and number of elements."""
+        step = self.piece_bytes // size
+        for number, at in enumerate(range(0, elements, step)):
+            yield f"{name}#{number}", at, min(step, elements - at)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,11 +172,10 @@ def _cut(name: str, tensor: torch.Tensor, cut: Cut, ranges: list[FileRange],
     for one in ranges:
         ordered.append((at, one))
         at += one.elements
-    step = cut.piece_bytes // tensor.dtype.itemsize
     groups = []
-    for number, at in enumerate(range(0, tensor.numel(), step)):
-        count = min(step, tensor.numel() - at)
-        piece = _name(f"{name}#{number}", (count,),
+    for piece, at, count in cut.pieces(name, tensor.numel(),
+                                       tensor.dtype.itemsize):
+        piece = _name(piece, (count,),
                       ranges_within(ordered, at, at + count), headers,
                       made.joined)
         made.groups[piece] = [piece]
