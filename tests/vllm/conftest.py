@@ -35,13 +35,15 @@ class Refused(Exception):
 
 
 class EngineProcess:
-    """engine.py's other side. It ends with the `with` block."""
+    """engine.py's other side, or another script's. It ends with the `with`
+    block."""
 
-    def __init__(self, log: pathlib.Path, socket: str, **options: Any) -> None:
+    def __init__(self, log: pathlib.Path, socket: str,
+                 script: str = "engine.py", **options: Any) -> None:
         tp = options.get("tensor_parallel_size", 1)
         self.log = open(log, "ab+")
         self.process = subprocess.Popen(
-            [sys.executable, str(HERE / "engine.py"),
+            [sys.executable, str(HERE / script),
              *(f"{name}={json.dumps(value)}"
                for name, value in options.items())],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log,
@@ -71,20 +73,22 @@ class EngineProcess:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            self.log.seek(0)
             raise AssertionError("the engine ended without a word:\n"
-                                 + self.log.read().decode()[-4000:])
+                                 + self.text()[-4000:])
         said = json.loads(line)
         if "error" in said:
             # Of several workers it is in the log which of them said what.
-            self.log.seek(0)
-            raise Refused(f"{said['error']}: {said['says']}\n"
-                          + self.log.read().decode())
+            raise Refused(f"{said['error']}: {said['says']}\n" + self.text())
         return said["is"]
 
     def ask(self, do: str, **what: Any) -> Any:
         self.send(do, **what)
         return self.answer()
+
+    def text(self) -> str:
+        """Its log."""
+        self.log.seek(0)
+        return self.log.read().decode()
 
     def facts(self) -> list[dict[str, Any]]:
         """Of each worker."""

@@ -107,7 +107,7 @@ def test_files_that_changed_while_they_were_loaded_are_not_published(
                         lambda *_: pytest.fail("it was published"))
     finding = finding_of_nothing()
     with pytest.raises(hoist.DataLoss, match="has changed"):
-        finding._publish(None, "name", {}, loader)
+        finding._publish(None, "name", {}, loader, nn.Linear(1, 1))
 
 
 def finding_of_nothing():

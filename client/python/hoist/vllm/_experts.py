@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from typing import Any
+from typing import Any, Iterable
 
 import torch
 from torch import nn
@@ -20,10 +20,11 @@ from .._errors import InvalidArgument, Unimplemented
 from .._in_place import InPlace
 from ..nn._plan.in_place import Count
 from ..nn._tree.pieces import piece_bytes
-from ..serving._recipes import Cut
+from ..serving._recipes import Cut, held_by
 from ._offload import refuse_compiled_whole, stream_of
 
-_WEIGHTS = ("w13_weight", "w2_weight")
+# What is smaller (scales, biases) is resident: it would be less than a piece.
+_LEAST_BYTES = 2 << 20
 
 # By a layer's name. vLLM knows layers by name, too.
 _counts: dict[str, Count] = {}
@@ -57,6 +58,8 @@ class FusedExperts:
         """
         self._layers = {name: one for name, one in model.named_modules()
                         if isinstance(one, MoERunner)}
+        self._experts = {f"{name}.routed_experts": layer.routed_experts
+                         for name, layer in self._layers.items()}
         self._name = type(model).__name__
         if not self._layers:
             raise InvalidArgument(
@@ -78,15 +81,18 @@ class FusedExperts:
         for name, layer in self._layers.items():
             self._check(name, layer)
         refuse_compiled_whole(model)
+        # Whether kernels take the files' layout, which vLLM's own do not.
+        self.read_files = False
         if device.type == "cpu":
             from ._cpu_experts import read_where_they_lie
-            for name, layer in self._layers.items():
-                read_where_they_lie(name, layer.routed_experts)
-        units = [layer.routed_experts.local_num_experts
-                 for layer in self._layers.values()]
+            for name, experts in self._experts.items():
+                if type(experts.quant_method) is UnquantizedFusedMoEMethod:
+                    read_where_they_lie(name, experts)
+                    self.read_files = True
         # One more for invalid numbers.
         self._firsts = list(itertools.accumulate(
-            (one + 1 for one in units), initial=0))
+            (one.local_num_experts + 1 for one in self._experts.values()),
+            initial=0))
         self.counts = torch.zeros(self._firsts[-1], dtype=torch.int32,
                                   device=device)
 
@@ -97,31 +103,34 @@ class FusedExperts:
                 f"({type(layer.router).__name__}) does not tell which experts "
                 "it chooses")
         method = layer.routed_experts.quant_method
-        if type(method) is not UnquantizedFusedMoEMethod:
-            raise Unimplemented(
-                f"{name} takes no \"in_place\", as it processes its weights "
-                f"({type(method).__name__})")
         if method.is_monolithic:
             raise Unimplemented(
                 f"{name} takes no \"in_place\", as its kernel chooses the "
                 "experts itself; see --moe-backend triton")
 
-    def cuts(self) -> dict[str, Cut]:
-        """By a weight's name."""
+    def cuts(self, model: nn.Module) -> dict[str, Cut]:
+        """By the first name of a tensor: those of the experts, in the order of
+        experts. model: as its weights lie, which vLLM may have processed."""
         made = {}
-        for name, layer in self._layers.items():
-            experts = layer.routed_experts
-            for leaf in _WEIGHTS:
-                units = experts.local_num_experts
-                made[f"{name}.routed_experts.{leaf}"] = Cut(piece_bytes(
-                    getattr(experts, leaf).nbytes // units), units)
+        for held in held_by(model):
+            experts = self._experts.get(held.names[0].rpartition(".")[0])
+            units = 0 if experts is None else experts.local_num_experts
+            if (units and held.tensor.dim() > 1
+                    and held.tensor.shape[0] == units
+                    and held.tensor.is_contiguous()
+                    and held.tensor.nbytes >= _LEAST_BYTES):
+                made[held.names[0]] = Cut(
+                    piece_bytes(held.tensor.nbytes // units), units)
+        if not made:
+            raise InvalidArgument(
+                f'"in_place" is for larger experts than {self._name}\'s; '
+                "leave it out")
         return made
 
-    def first_counts(self) -> dict[str, int]:
-        """By a weight's name: of both of a layer, the same."""
-        return {f"{name}.routed_experts.{leaf}": first
-                for name, first in zip(self._layers, self._firsts)
-                for leaf in _WEIGHTS}
+    def first_counts(self, names: Iterable[str]) -> dict[str, int]:
+        """By a tensor's name: of all of a layer, the same."""
+        first = dict(zip(self._experts, self._firsts))
+        return {name: first[name.rpartition(".")[0]] for name in names}
 
     def follow(self, model: nn.Module, tensors: InPlace) -> None:
         """From now on each call of the model is a pass."""

@@ -27,13 +27,14 @@ from ..serving._files import register_files, slug
 from ..serving._in_place import InPlaceWeights
 from ..serving._planned import PlannedWeights
 from ..serving._published import Manifest
-from ..serving._recipes import Recipes, write_recipes
+from ..serving._recipes import Pieces, Recipes, write_recipes
 from ..serving._trace import Trace
 from ..serving._weights import Connect, Find, Weights, device_of
 from ._cpu import kernels_over_shared_memory
 from ._headers import HeaderLoader
+from ._kernels import why_kernels_differ
 from ._key import environment, key_of
-from ._layers import layers_of_its_own
+from ._layers import experts_on, layers_of_its_own
 from ._offload import PlanOffloader
 from ._options import Options
 from ._processing import refuse_early_readers, why_processed
@@ -103,21 +104,30 @@ class Finding:
                                   device)
             loader.check_unchanged()
             return weights
-        if self.options.budget is not None:
+        if self.options.budget is not None and (
+                self.experts is None or self.experts.read_files):
             raise Unimplemented(
                 f"{self.model_config.model} takes no budget, as its weights "
                 f"are not the files' bytes ({why}); start it without one")
         _log.info("%s is published once it is processed, as it is not the "
                   "files' bytes: %s", self.model_config.model, why)
-        key = {**self._key(model, loader), "environment": environment()}
+        key = {**self._key(model, loader), "environment": environment(),
+               "in place": "no" if self.experts is None else "experts"}
         name = self._name(key)
         if not may_publish and _published.find(session, name) is None:
             return None
-        manifest = self._published(session, name, key, loader)
+        manifest = self._published(session, name, key, loader, model)
         _published.shape_like(model, manifest)
-        return self._whole(session, connect,
-                           lambda session: session.model(name),
-                           manifest.stored, device)
+
+        def find_published(session: _session.Session) -> Model:
+            return session.model(name)
+
+        if self.experts is not None:
+            return self._in_place(model, session, connect, find_published,
+                                  manifest.stored, manifest.pieces, device,
+                                  self.experts)
+        return self._whole(session, connect, find_published, manifest.stored,
+                           device)
 
     def _whole(self, session: _session.Session, connect: Connect, find: Find,
                stored: Mapping[str, tuple[str, str]],
@@ -136,8 +146,9 @@ class Finding:
         """All at once, or, with a budget, the layers by a plan, or the experts
         in place."""
         if self.experts is not None:
-            return self._in_place(model, session, connect, find, recipes,
-                                  device, self.experts)
+            return self._in_place(model, session, connect, find,
+                                  recipes.stored, recipes.pieces, device,
+                                  self.experts)
         if not self._plans:
             return self._whole(session, connect, find, recipes.stored, device)
         refuse_early_readers(model)
@@ -160,14 +171,16 @@ class Finding:
                 and isinstance(get_offloader(), PlanOffloader))
 
     def _in_place(self, model: nn.Module, session: _session.Session,
-                  connect: Connect, find: Find, recipes: Recipes,
-                  device: _session.Device, experts: FusedExperts) -> Weights:
+                  connect: Connect, find: Find,
+                  stored: Mapping[str, tuple[str, str]],
+                  pieces: Mapping[str, Pieces], device: _session.Device,
+                  experts: FusedExperts) -> Weights:
         assert self.options.budget is not None
         made = InPlaceWeights(
-            session, connect, find, recipes.stored, device,
+            session, connect, find, stored, device,
             self.options.deadline,
             to_bytes(self.options.budget, find(session).image_bytes),
-            recipes.pieces, experts.first_counts(), experts.counts)
+            pieces, experts.first_counts(pieces), experts.counts)
         experts.follow(model, made.in_place)
         return made
 
@@ -190,7 +203,7 @@ class Finding:
             return Recipes(), f"its loading code: {error}"
         recipes = write_recipes(
             model, self.trace, loader.headers,
-            self.experts.cuts() if self.experts is not None else {},
+            {} if self.experts is None else self.experts.cuts(model),
             in_parts=self._plans)
         if recipes.refused:
             name, why = next(iter(recipes.refused.items()))
@@ -233,31 +246,43 @@ class Finding:
                 found[1].check(name, key)
 
     def _published(self, session: _session.Session, name: str,
-                   key: dict[str, str], files: HeaderLoader) -> Manifest:
+                   key: dict[str, str], files: HeaderLoader,
+                   model: nn.Module) -> Manifest:
         """Of two engines that start at once, one publishes."""
         found = _published.find(session, name)
         if found is None:
             with _published.one_at_a_time(name, self.options.deadline):
                 found = _published.find(session, name)
                 if found is None:
-                    self._publish(session, name, key, files)
+                    self._publish(session, name, key, files, model)
                     found = _published.find(session, name)
         assert found is not None
         found[1].check(name, key)
         return found[1]
 
     def _publish(self, session: _session.Session, name: str,
-                 key: dict[str, str], files: HeaderLoader) -> None:
-        """Loads the files into this process as vLLM does, for a moment."""
+                 key: dict[str, str], files: HeaderLoader,
+                 model: nn.Module) -> None:
+        """Loads the files into this process as vLLM does, for a moment.
+        Unimplemented: a kernel of the model could not be made over processed
+        weights; names it."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(layers_of_its_own(self.vllm_config, keep=False))
             if self.device.type == "cpu":  # Packed weights cannot be shared.
                 stack.enter_context(kernels_over_shared_memory())
+            elif self.experts is not None:  # The device may be too small.
+                stack.enter_context(experts_on("cpu"))
             loaded = DefaultModelLoader(self.of_disk).load_model(
                 self.vllm_config, self.model_config, self.prefix)
             files.check_unchanged()  # Or the key would be of other files.
-            _published.publish(session, name, key, loaded,
-                               self.options.deadline)
+            why = why_kernels_differ(loaded, model)
+            if why is not None:
+                raise Unimplemented(
+                    f"{self.model_config.model} cannot be shared: {why}; start "
+                    "it without --load-format hoist, and tell hoist's people")
+            _published.publish(
+                session, name, key, loaded, self.options.deadline,
+                {} if self.experts is None else self.experts.cuts(loaded))
         del loaded
         gc.collect()
         if self.device.type == "cuda":

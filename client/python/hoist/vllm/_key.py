@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import hashlib
 import json
 import pathlib
@@ -19,6 +18,7 @@ from vllm.distributed import (get_ep_group, get_pp_group,
 
 from ..checkpoint import identity
 from ..serving._recipes import held_by
+from ._kernels import plain
 from ._processing import methods_of
 
 
@@ -87,17 +87,8 @@ def kernels_of(model: nn.Module) -> list[str]:
     """The layers' own choices, for example by installed packages: for each kind
     of layer the method, and its attributes."""
     return sorted({repr((type(method).__qualname__, sorted(
-        (name, _plain(value)) for name, value in vars(method).items())))
+        (name, plain(value)) for name, value in vars(method).items())))
                    for _, method in methods_of(model)})
-
-
-def _plain(value: Any) -> str:
-    """The same in all processes."""
-    if value is None or isinstance(value, (bool, int, float, str, enum.Enum,
-                                           torch.dtype)):
-        return repr(value)
-    kind = value if isinstance(value, type) else type(value)
-    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def parameters_of(model: nn.Module) -> str:

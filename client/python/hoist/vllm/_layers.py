@@ -1,11 +1,14 @@
-"""Attention and expert layers, which vLLM registers by unique names."""
+"""Attention and expert layers: their names, and where vLLM makes them."""
 
 from __future__ import annotations
 
 import contextlib
-from typing import Iterator
+from typing import Any, Iterator
 
+import torch
 from vllm.config import VllmConfig
+from vllm.model_executor.layers.fused_moe import RoutedExperts
+from vllm.model_executor.model_loader import utils
 
 
 @contextlib.contextmanager
@@ -27,3 +30,32 @@ def layers_of_its_own(vllm_config: VllmConfig, keep: bool) -> Iterator[None]:
             compilation.static_forward_context.clear()
             compilation.static_forward_context.update(layers)
             compilation.static_all_moe_layers[:] = experts
+
+
+@contextlib.contextmanager
+def experts_on(where: str) -> Iterator[None]:
+    """Models within have their experts' weights there: on "meta", or in the
+    host's memory ("cpu"). vLLM processes the latter's on the device, one layer
+    at a time, and puts them back."""
+    choose, can_pin = RoutedExperts._get_quant_method, (
+        utils.is_pin_memory_available)
+
+    def chosen(*args: Any, **kwargs: Any) -> Any:
+        method = choose(*args, **kwargs)
+        create = method.create_weights
+
+        def create_weights(*args: Any, **kwargs: Any) -> None:
+            with torch.device(where):
+                create(*args, **kwargs)
+
+        method.create_weights = create_weights
+        return method
+
+    RoutedExperts._get_quant_method = chosen
+    # torch rounds pinned memory up to a power of two.
+    utils.is_pin_memory_available = lambda: False
+    try:
+        yield
+    finally:
+        RoutedExperts._get_quant_method = choose
+        utils.is_pin_memory_available = can_pin

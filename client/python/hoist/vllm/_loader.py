@@ -30,10 +30,10 @@ from ..serving._meta import build_on_meta
 from ._cpu import kernels_over_shared_memory
 from ._finding import Finding
 from ._idle import rest_when_idle
-from ._layers import layers_of_its_own
+from ._layers import experts_on, layers_of_its_own
 from ._offload import PlanOffloader
 from ._options import Options
-from ._processing import why_not_shared
+from ._processing import let_finish, why_not_shared
 
 _log = logging.getLogger("hoist.vllm")
 
@@ -141,6 +141,7 @@ class HoistModelLoader(BaseModelLoader):  # type: ignore[misc]
     def _finish(self, model: nn.Module, model_config: ModelConfig,
                 device: torch.device) -> None:
         """Finishes layers, whose weights are processed already."""
+        let_finish(model)
         with contextlib.ExitStack() as stack:
             stack.enter_context(weights_already_processed())
             if device.type == "cpu" and self.options.cpu_kernels == "shared":
@@ -171,8 +172,9 @@ def _made(device: torch.device, vllm_config: VllmConfig,
           model_config: ModelConfig, prefix: str = ""
           ) -> tuple[Any, frozenset[int]]:
     """As build_on_meta. Only the constructor runs with `device` as default, as
-    vLLM does it: torch asks for the default at each of its functions."""
-    with device, _without_metadata_for_reloading():
+    vLLM does it: torch asks for the default at each of its functions. Of
+    experts some methods fill all with zeros, which takes their whole memory."""
+    with device, experts_on("meta"), _without_metadata_for_reloading():
         return build_on_meta(lambda: initialize_model(
             vllm_config=vllm_config, model_config=model_config,
             prefix=prefix))
