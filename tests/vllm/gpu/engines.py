@@ -49,10 +49,11 @@ class Place:
         return (self.model if kind == "llama"
                 else self.model.with_name(f"{self.model.name}-{kind}"))
 
-    def make(self, *kinds: str) -> None:
+    def make(self, *kinds: str, layers: int = 16) -> None:
         """Another process makes what is not there, so that none of the GPU's
         memory is this one's."""
-        size = ("16", "512", "2048") if self.small else ("16", "4096", "32000")
+        size = (str(layers), *(("512", "2048") if self.small
+                               else ("4096", "32000")))
         subprocess.run([sys.executable, str(HERE / "model.py"),
                         str(self.model), *size, *kinds], check=True)
 
@@ -178,14 +179,14 @@ def gpu_mib(pid: int | None = None) -> int | None:
 
 
 @contextlib.contextmanager
-def hoistd(place: Place, keeper: bool = False, gib: int = 14
-           ) -> Iterator[RealDaemon]:
-    """gib: of the device, on a GPU; a little less of the host."""
+def hoistd(place: Place, keeper: bool = False, gib: int = 14,
+           host_gib: int | None = None) -> Iterator[RealDaemon]:
+    """gib: of the device, on a GPU. host_gib: of the host; a little less."""
     small = place.small
     daemon = RealDaemon(
         place.bin / "hoistd", pool=256 * MIB if small else gib * GIB,
         slab=(2 if small else 256) * MIB,
-        host=256 * MIB if small else (gib - 2) * GIB,
+        host=256 * MIB if small else (host_gib or gib - 2) * GIB,
         backend="emulated" if small else "cuda",
         keeper=str(place.bin / "hoist-keeper") if keeper else None)
     try:

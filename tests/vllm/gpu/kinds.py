@@ -1,16 +1,21 @@
-"""The steps `kinds` and `in_place`: weights that vLLM quantizes, routes, adapts."""
+"""Weights that vLLM quantizes, routes, adapts: the steps `kinds`, `in_place`,
+`quantised` and `large`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import dataclasses
+import os
+from typing import TYPE_CHECKING, Any, Sequence
 
-from engines import Engine, gpu_mib, hoistd, why_not
+from engines import Engine, RealDaemon, gpu_mib, hoistd, why_not
 from steps import rates_of
 
 if TYPE_CHECKING:
     from run import Run
 
 TOKENS = 32
+# Without torch.compile, which would take most of the time.
+GRAPHS = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}
 # Which of model.py's it is, options of both engines, and hoist's own.
 KINDS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "fp8 in blocks": ("blocks", {}, {}),
@@ -39,25 +44,72 @@ def in_place(run: Run) -> None:
     weights route evenly: the hot set helps by its size alone."""
     run.place.make("mixture")
     with hoistd(run.place) as daemon:
-        plain = _begin(run, "plain", "a mixture")
-        ours = [_begin(run, f"hoist, in place, {budget}", "a mixture",
-                       socket=daemon.socket, load_format="hoist",
-                       model_loader_extra_config={"in_place": "auto",
-                                                  "budget": budget})
-                for budget in (1.0, 0.7, 0.4)]
-        engines = [plain, *ours]
-        want = None
-        for engine, why in zip(engines, why_not(engines)):
-            if run.check(f"{engine.name} starts: {why}", why is None) == "NO":
-                continue
-            said = engine.ask("generate", tokens=TOKENS)
-            want = want or said
+        _in_place(run, daemon, "a mixture", (1.0, 0.7, 0.4),
+                  model=str(run.place.of("mixture")))
+
+
+def quantised(run: Run) -> None:
+    """The same of quantised experts, which the first engine publishes. Marlin's
+    kernels are compiled by the driver at their first use."""
+    run.place.make("mixture_fp8", "mixture_int4", "gpt_oss")
+    with hoistd(run.place, gib=20) as daemon:
+        for kind in "mixture_fp8", "mixture_int4", "gpt_oss":
+            _in_place(run, daemon, kind, (1.0, 0.4), patience_s=480,
+                      model=str(run.place.of(kind)), **(
+                          {"moe_backend": "marlin"} if kind == "gpt_oss"
+                          else {}))
+
+
+def large(run: Run) -> None:
+    """gpt-oss of $HOIST_ENGINE_LAYERS of the 120B one's 36 layers, with that
+    part of 24 GiB on the device: in CUDA graphs, and eagerly. Each layer takes
+    1.7 GB of the disk, and twice 1.8 GB of the host."""
+    layers = int(os.environ.get("HOIST_ENGINE_LAYERS", "24"))
+    place = dataclasses.replace(run.place, model=run.place.caches / "model")
+    place.make("gpt_oss_large", layers=layers)
+    budget = layers * 24 / 36
+    with hoistd(run.place, gib=int(budget) + 4,
+                host_gib=int(1.8 * layers) + 4) as daemon:
+        options = {"model": str(place.of("gpt_oss_large")),
+                   "moe_backend": "marlin"}
+        _in_place(run, daemon, f"{layers} layers of gpt-oss-120b",
+                  (f"{int(budget * 1024)}MiB",), patience_s=540, **options)
+        run.end_engines()
+        eager = {"mode": 0, "cudagraph_mode": "NONE"}
+        _in_place(run, daemon, f"{layers} layers, eagerly",
+                  (f"{int(budget * 1024)}MiB",), patience_s=240,
+                  compilation_config=eager, **options)
+
+
+def _in_place(run: Run, daemon: RealDaemon, what: str,
+              budgets: Sequence[float | str], patience_s: int = 0,
+              **options: Any) -> None:
+    """A plain engine, and beside it one for each budget."""
+    options = {"compilation_config": GRAPHS, **options}
+    engines = [run.begin(f"plain, {what}", **options), *(
+        run.begin(f"hoist, in place, {budget}, {what}", socket=daemon.socket,
+                  **options, load_format="hoist", model_loader_extra_config={
+                      "in_place": "auto", "budget": budget, "deadline": 500})
+        for budget in budgets)]
+    for engine in engines:
+        engine.patience_s = max(engine.patience_s, patience_s)
+    want = None
+    for engine, why in zip(engines, why_not(engines)):
+        if why is not None and run.place.small and want is None:
             run.row("Experts in place", engine=engine.name, **{
-                "own MiB": gpu_mib(engine.process.pid),
-                **rates_of(run, engine, (1, 8), 32, most=4)[0],
-                "tokens equal": run.check(f"{engine.name}: tokens",
-                                          said == want)})
-            engine.end()
+                "tokens equal": "not on CPUs"})
+            break
+        if run.check(f"{engine.name} starts: {why}", why is None) == "NO":
+            continue
+        said = engine.ask("generate", tokens=TOKENS)
+        want = want or said
+        run.row("Experts in place", engine=engine.name, **{
+            "start, s": engine.start_s, "own MiB": gpu_mib(engine.process.pid),
+            "hoistd's MiB": gpu_mib(daemon.process.pid),
+            **rates_of(run, engine, (1, 8), 32, most=4)[0],
+            "tokens equal": run.check(f"{engine.name}: tokens", said == want)})
+        engine.end()
+    run.end_engines()
 
 
 def _begin(run: Run, whose: str, kind: str, **options: Any) -> Engine:
@@ -67,8 +119,7 @@ def _begin(run: Run, whose: str, kind: str, **options: Any) -> Engine:
     variables = {"VLLM_BATCH_INVARIANT": "1"} if kind == "LoRA" else {}
     return run.begin(
         f"{whose}, {kind}", **options, **theirs, model=str(run.place.of(model)),
-        variables=variables,
-        compilation_config={"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"})
+        variables=variables, compilation_config=GRAPHS)
 
 
 def _kinds(run: Run, engines: dict[str, Engine], want: dict[str, Any]) -> None:

@@ -3,6 +3,9 @@
 llama: FOLDER, a Llama. All others are beside it, as FOLDER-KIND:
 blocks: a Llama of half its layers, in fp8 with a scale for each block of 128.
 mixture: a Qwen3 of a quarter of its layers, with 32 experts in each.
+mixture_fp8: the same, in fp8 blocks. mixture_int4: with experts of int4 groups.
+gpt_oss: gpt-oss of a quarter of its layers, of the 20B one's width: 32 experts
+in MXFP4. gpt_oss_large: with all layers, and 128 experts, as the 120B one.
 adapter: one of rank 8 for the Llama.
 """
 
@@ -13,7 +16,7 @@ import os
 import pathlib
 import shutil
 import sys
-from typing import Iterator
+from typing import Callable, Iterator
 
 import torch
 from safetensors.torch import save_file
@@ -21,6 +24,7 @@ from safetensors.torch import save_file
 HEAD = 128
 BLOCK = 128
 EXPERTS = 32
+GROUP = 128  # Of int4.
 RANK = 8
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ADAPTED = ("self_attn.q_proj", "self_attn.v_proj", "mlp.down_proj")
@@ -47,20 +51,118 @@ def blocks(folder: pathlib.Path, layers: int, width: int, vocabulary: int
 
 def mixture(folder: pathlib.Path, layers: int, width: int, vocabulary: int
             ) -> None:
-    inner = width * 3 // 16
+    save(folder, mixture_config(layers, width, vocabulary),
+         (mixture_layer(width) for _ in range(layers // 4)))
+
+
+def mixture_fp8(folder: pathlib.Path, layers: int, width: int, vocabulary: int
+                ) -> None:
+    gates = [f"model.layers.{one}.mlp.gate" for one in range(layers // 4)]
+    save(folder, {**mixture_config(layers, width, vocabulary),
+                  "quantization_config": {
+                      "quant_method": "fp8", "fmt": "e4m3",
+                      "activation_scheme": "dynamic",
+                      "modules_to_not_convert": ["lm_head", *gates],
+                      "weight_block_size": [BLOCK, BLOCK]}},
+         (replaced(mixture_layer(width), "_proj.weight", in_blocks)
+          for _ in range(layers // 4)))
+
+
+def mixture_int4(folder: pathlib.Path, layers: int, width: int, vocabulary: int
+                 ) -> None:
+    save(folder, {**mixture_config(layers, width, vocabulary),
+                  "quantization_config": {
+                      "quant_method": "compressed-tensors",
+                      "format": "pack-quantized",
+                      "quantization_status": "compressed",
+                      "ignore": ["lm_head", "re:.*self_attn.*",
+                                 "re:.*mlp.gate$"],
+                      "config_groups": {"group_0": {
+                          "targets": ["Linear"], "input_activations": None,
+                          "output_activations": None, "weights": {
+                              "num_bits": 4, "type": "int", "symmetric": True,
+                              "strategy": "group", "group_size": GROUP}}}}},
+         (replaced(mixture_layer(width), ".experts.", in_int4)
+          for _ in range(layers // 4)))
+
+
+def mixture_config(layers: int, width: int, vocabulary: int
+                   ) -> dict[str, object]:
+    inner = mixture_inner(width)
+    return {**common_config(layers // 4, width, vocabulary),
+            "architectures": ["Qwen3MoeForCausalLM"],
+            "model_type": "qwen3_moe", "intermediate_size": inner,
+            "moe_intermediate_size": inner, "num_experts": EXPERTS,
+            "num_experts_per_tok": 4, "norm_topk_prob": True,
+            "decoder_sparse_step": 1, "mlp_only_layers": []}
+
+
+def mixture_inner(width: int) -> int:
+    """In whole blocks."""
+    return -(-width * 3 // 16 // BLOCK) * BLOCK
+
+
+def mixture_layer(width: int) -> Tensors:
     shapes = {**attention_shapes(width), "mlp.gate": (EXPERTS, width)}
     for expert in range(EXPERTS):
         shapes.update({f"mlp.experts.{expert}.{name}": shape for name, shape
-                       in mlp_shapes(width, inner).items()})
-    save(folder, {**common_config(layers // 4, width, vocabulary),
-                  "architectures": ["Qwen3MoeForCausalLM"],
-                  "model_type": "qwen3_moe", "intermediate_size": inner,
-                  "moe_intermediate_size": inner, "num_experts": EXPERTS,
-                  "num_experts_per_tok": 4, "norm_topk_prob": True,
-                  "decoder_sparse_step": 1, "mlp_only_layers": []},
-         ({**layer(shapes), **norms(HEAD, "self_attn.q_norm",
-                                    "self_attn.k_norm")}
-          for _ in range(layers // 4)))
+                       in mlp_shapes(width, mixture_inner(width)).items()})
+    return {**layer(shapes), **norms(HEAD, "self_attn.q_norm",
+                                     "self_attn.k_norm")}
+
+
+def gpt_oss(folder: pathlib.Path, layers: int, width: int, vocabulary: int
+            ) -> None:
+    save_gpt_oss(folder, layers // 4, width, EXPERTS, vocabulary)
+
+
+def gpt_oss_large(folder: pathlib.Path, layers: int, width: int,
+                  vocabulary: int) -> None:
+    save_gpt_oss(folder, layers, width, 128, vocabulary)
+
+
+def save_gpt_oss(folder: pathlib.Path, layers: int, width: int, experts: int,
+                 vocabulary: int) -> None:
+    width = width * 45 // 64 // 32 * 32  # 2880, both ways.
+    save(folder, {
+        **common_config(layers, width, vocabulary),
+        "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss",
+        "intermediate_size": width, "num_local_experts": experts,
+        "num_experts_per_tok": 4, "experts_per_token": 4, "head_dim": 64,
+        "num_attention_heads": 64, "num_key_value_heads": 8,
+        "attention_bias": True, "sliding_window": 128, "swiglu_limit": 7.0,
+        "rope_theta": 150000.0, "layer_types": [
+            ("sliding_attention", "full_attention")[one % 2]
+            for one in range(layers)],
+        "rope_scaling": {
+            "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0,
+            "beta_slow": 1.0, "truncate": False,
+            "original_max_position_embeddings": 4096},
+        "quantization_config": {
+            "quant_method": "mxfp4", "modules_to_not_convert": [
+                "model.layers.*.self_attn", "model.layers.*.mlp.router",
+                "model.embed_tokens", "lm_head"]}},
+         (gpt_oss_layer(width, experts) for _ in range(layers)))
+
+
+def gpt_oss_layer(width: int, experts: int) -> Tensors:
+    made = layer({"self_attn.q_proj": (64 * 64, width),
+                  "self_attn.k_proj": (8 * 64, width),
+                  "self_attn.v_proj": (8 * 64, width),
+                  "self_attn.o_proj": (width, 64 * 64),
+                  "mlp.router": (experts, width)})
+    for name in [*made]:
+        if name.endswith((".router.weight", "_proj.weight")):
+            made[name.replace(".weight", ".bias")] = random(
+                1, made[name].shape[0], 0.1)[0]
+    made["self_attn.sinks"] = random(1, 64, 1.0)[0]
+    for name, rows in ("gate_up_proj", 2 * width), ("down_proj", width):
+        blocks, whole = (experts, rows, width // 32), f"mlp.experts.{name}"
+        made[f"{whole}_blocks"] = bytes_of(0, 256, *blocks, 16)
+        # Powers of two: values are about as large as width ** -0.5.
+        made[f"{whole}_scales"] = bytes_of(119, 122, *blocks)
+        made[f"{whole}_bias"] = random(experts, rows, 0.1)
+    return made
 
 
 def adapter(folder: pathlib.Path, layers: int, width: int, _: int) -> None:
@@ -180,6 +282,36 @@ def in_blocks(tensors: Tensors) -> Tensors:
     return made
 
 
+def replaced(tensors: Tensors, which: str,
+             by: Callable[[Tensors], Tensors]) -> Tensors:
+    """Those with `which` in their names are made into others."""
+    rest = {name: one for name, one in tensors.items() if which not in name}
+    return {**rest, **by({name: one for name, one in tensors.items()
+                          if name not in rest})}
+
+
+def in_int4(tensors: Tensors) -> Tensors:
+    """As compressed-tensors packs them: eight values of a row in a word."""
+    made = {}
+    for name, whole in tensors.items():
+        rows, columns = whole.shape
+        cut = whole.to(DEVICE).float().view(rows, -1, GROUP)
+        scale = cut.abs().amax(2, keepdim=True) / 7
+        values = (cut / scale).round().view(rows, -1, 8).to(torch.int32) + 8
+        packed = torch.zeros_like(values[:, :, 0])
+        for at in range(8):
+            packed |= values[:, :, at] << 4 * at
+        made[f"{name}_packed"] = packed.cpu()
+        made[f"{name}_scale"] = scale.squeeze(2).to(torch.bfloat16).cpu()
+        made[f"{name}_shape"] = torch.tensor([rows, columns])
+    return made
+
+
+def bytes_of(least: int, end: int, *shape: int) -> torch.Tensor:
+    return torch.randint(least, end, shape, dtype=torch.uint8,
+                         device=DEVICE).cpu()
+
+
 def random(rows: int, columns: int, deviation: float) -> torch.Tensor:
     made = torch.randn(rows, columns, device=DEVICE) * deviation
     return made.to(torch.bfloat16).cpu()
@@ -210,7 +342,9 @@ def main(place: pathlib.Path, sizes: list[str], kinds: list[str]) -> None:
             os.rename(part, out)
 
 
-KINDS = {one.__name__: one for one in (llama, blocks, mixture, adapter)}
+KINDS = {one.__name__: one for one in (
+    llama, blocks, mixture, mixture_fp8, mixture_int4, gpt_oss, gpt_oss_large,
+    adapter)}
 
 if __name__ == "__main__":
     main(pathlib.Path(sys.argv[1]), sys.argv[2:5], sys.argv[5:])

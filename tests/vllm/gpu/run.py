@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """vLLM over hoistd beside plain vLLM, on a GPU: run.py [--small] STEP...
 
-Steps: replicas, loaders, kinds, in_place, budgets, rivals, sleep, serve,
-rounding; parallel, on two GPUs. Prints tables in Markdown, and fails if tokens
-differ that must not. --small: on CPUs, to check the steps.
+Steps: replicas, loaders, kinds, in_place, quantised, large, budgets, rivals, sleep,
+serve, rounding; parallel, on two GPUs. Prints tables in Markdown, and fails if
+tokens differ that must not. --small: on CPUs, to check the steps.
 
 Folders: $HOIST_BIN has hoistd; $HOIST_ENGINE_MODEL is the model, which model.py
 makes; $HOIST_ENGINE_LOGS and $HOIST_ENGINE_CACHES are written to.
@@ -23,14 +23,14 @@ from typing import Any, Callable
 
 import steps
 from engines import Engine, Place, gpu_mib
-from kinds import in_place, kinds
+from kinds import in_place, kinds, large, quantised
 from loaders import loaders
 from parallel import parallel
 from rounding import rounding
 
 STEPS = {one.__name__: one for one in (
-    steps.replicas, loaders, kinds, in_place, steps.budgets, steps.rivals,
-    steps.sleep, steps.serve, rounding, parallel)}
+    steps.replicas, loaders, kinds, in_place, quantised, large, steps.budgets,
+    steps.rivals, steps.sleep, steps.serve, rounding, parallel)}
 
 
 class Run:
