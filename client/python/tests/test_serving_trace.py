@@ -17,6 +17,7 @@ import hoist  # noqa: E402
 from hoist.checkpoint import FileTensor  # noqa: E402
 from hoist.serving._binding import bind, settle_the_rest  # noqa: E402
 from hoist.serving._meta import build_on_meta  # noqa: E402
+from hoist.serving._published import Manifest, shape_like  # noqa: E402
 from hoist.serving._recipes import (UNUSED, Cut, held_by,  # noqa: E402
                                     write_recipes)
 from hoist.serving._trace import Trace, Untraceable  # noqa: E402
@@ -317,3 +318,34 @@ def test_recipes_do_not_import_torchs_compiler():
     told = subprocess.run([sys.executable, "-c", program], text=True,
                           capture_output=True, check=True)
     assert told.stdout == "False\n"
+
+
+class Kernel:
+    """No module: vLLM's attention kernels keep a layer's sinks like this."""
+
+    def __init__(self, sinks):
+        self.sinks = sinks
+
+
+class Attention(nn.Module):
+
+    def __init__(self):
+        super().__init__()
+        self.sinks = nn.Parameter(torch.empty(4), requires_grad=False)
+        self.kernel = Kernel(self.sinks)
+
+
+def test_what_keeps_a_layers_parameter_gets_what_is_bound():
+    model, _ = build_on_meta(Attention)
+    shape_like(model, Manifest({}, ((("sinks",), True, (4,), "F32"),), {}))
+    bind(model, {"sinks": torch.ones(4)})
+    assert model.kernel.sinks is model.sinks
+    assert torch.equal(model.sinks, torch.ones(4))
+
+
+def test_what_keeps_a_parameter_that_is_not_bound_is_an_error():
+    model, trace, lost = traced(
+        lambda model, files: model.sinks.copy_(files["norm"]), Attention)
+    model.sinks = nn.Parameter(torch.ones(4), requires_grad=False)
+    with pytest.raises(hoist.FailedPrecondition, match="kernel.sinks"):
+        settle_the_rest(model, torch.device("cpu"), lost | trace.written)

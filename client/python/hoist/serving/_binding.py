@@ -20,13 +20,16 @@ def bind(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
     unchanged.
     """
     modules = modules_of(module)
+    bound = {}
     for held in held_by(module):
         given = next((tensors[name] for name in held.names if name in tensors),
                      None)
         if given is None:
             continue
-        put(modules, held.names, _parameter(given) if held.is_parameter
-            else given.clone())
+        made = _parameter(given) if held.is_parameter else given.clone()
+        put(modules, held.names, made)
+        bound[id(held.tensor)] = made
+    tell_others(module, bound)
 
 
 def modules_of(module: nn.Module) -> dict[str, nn.Module]:
@@ -48,6 +51,29 @@ def put(modules: Mapping[str, nn.Module], names: Collection[str],
                 modules[owner]._buffers):
             modules[owner]._buffers.pop(leaf, None)
         holder[leaf] = tensor
+
+
+def tell_others(module: nn.Module,
+                replaced: Mapping[int, torch.Tensor]) -> None:
+    """Objects that are no modules, and have kept a parameter of a layer's (an
+    attention's kernel its sinks), get what is in its place. replaced: by id().
+    """
+    for _, holder in _attributes(module):
+        for leaf, value in holder.items():
+            if isinstance(value, torch.Tensor) and id(value) in replaced:
+                holder[leaf] = replaced[id(value)]
+
+
+def _attributes(module: nn.Module) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Of the modules, and of the objects that they have: with their names."""
+    seen = set()
+    for path, one in module.named_modules():
+        yield path, vars(one)
+        for leaf, value in vars(one).items():
+            if hasattr(value, "__dict__") and id(value) not in seen and (
+                    not isinstance(value, (torch.Tensor, nn.Module, type))):
+                seen.add(id(value))
+                yield f"{path}.{leaf}", vars(value)
 
 
 def _parameter(tensor: torch.Tensor) -> nn.Parameter:
@@ -82,11 +108,11 @@ def settle_the_rest(module: nn.Module, device: torch.device,
             made = torch.empty_like(held.tensor, device=device)
             put(modules, held.names, nn.Parameter(made, requires_grad=False)
                 if held.is_parameter else made)
-    for one in module.modules():
-        for leaf, value in vars(one).items():
+    for _, holder in _attributes(module):
+        for leaf, value in holder.items():
             if isinstance(value, torch.Tensor) and value.is_meta and (
                     storage_id(value) not in lost):
-                vars(one)[leaf] = torch.empty_like(value, device=device)
+                holder[leaf] = torch.empty_like(value, device=device)
     left = list(_on_meta(module))
     if left:
         raise FailedPrecondition(
@@ -96,8 +122,10 @@ def settle_the_rest(module: nn.Module, device: torch.device,
 
 
 def _on_meta(module: nn.Module) -> Iterator[str]:
+    holders = list(_attributes(module))
     for path, one in module.named_modules():
-        for holder in (one._parameters, one._buffers, vars(one)):
-            for leaf, value in holder.items():
-                if isinstance(value, torch.Tensor) and value.is_meta:
-                    yield f"{path}.{leaf}".lstrip(".")
+        holders += [(path, one._parameters), (path, one._buffers)]
+    for path, holder in holders:
+        for leaf, value in holder.items():
+            if isinstance(value, torch.Tensor) and value.is_meta:
+                yield f"{path}.{leaf}".lstrip(".")

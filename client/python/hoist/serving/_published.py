@@ -29,7 +29,7 @@ from .. import _dtypes, _session
 from .._errors import (AlreadyExists, DataLoss, DeadlineExceeded,
                        FailedPrecondition, NotFound)
 from .._model import Model
-from ._binding import modules_of, put
+from ._binding import modules_of, put, tell_others
 from ._recipes import Cut, Held, Pieces, group_of, held_by
 
 _MANIFEST = "(manifest)"
@@ -170,6 +170,9 @@ def shape_like(module: nn.Module, manifest: Manifest) -> None:
     are processed: some are gone then, and others are new."""
     published = {name for names, *_ in manifest.held for name in names}
     modules = modules_of(module)
+    before = {name: held.tensor for held in held_by(module)
+              for name in held.names}
+    replaced = {}
     for held in held_by(module):
         for name in held.names:
             if name not in published:
@@ -179,8 +182,12 @@ def shape_like(module: nn.Module, manifest: Manifest) -> None:
     for names, is_parameter, shape, dtype in manifest.held:
         made = torch.empty(shape, dtype=_dtypes.torch_dtype(dtype),
                            device="meta")
-        put(modules, names, nn.Parameter(made, requires_grad=False)
-            if is_parameter else made)
+        if is_parameter:
+            made = nn.Parameter(made, requires_grad=False)
+        put(modules, names, made)
+        replaced.update((id(before[name]), made) for name in names
+                        if name in before)
+    tell_others(module, replaced)
 
 
 def name_of(what: str, key: Mapping[str, str]) -> str:
