@@ -1,11 +1,13 @@
-"""engine.py's, with int4 experts on any CPU: vLLM's kernel for them needs AMX.
+"""engine.py's, with quantised experts on any CPU.
 
-In its place is arithmetic on the files' layout. All else is vLLM's: what loads
-and processes weights, routes, and makes the kernel.
+vLLM's kernels for them need AMX or a GPU. In their place is arithmetic on the
+bytes of the experts that the routers choose. All else is vLLM's: what loads
+weights, processes and routes them, and makes the kernel.
 """
 
 from __future__ import annotations
 
+import zlib
 from typing import Any
 
 import engine
@@ -16,7 +18,7 @@ BITS = 4
 
 def prepared(w13: torch.Tensor, w2: torch.Tensor, s13: torch.Tensor,
              s2: torch.Tensor, **_: Any) -> tuple[torch.Tensor, ...]:
-    """Processed weights: other bytes than the files', as each byte is turned."""
+    """Of a CPU's int4 experts: other bytes than the files', all are turned."""
     zeros = torch.full((w13.shape[0], 1), 8, dtype=torch.int32)
     return ~w13, ~w2, s13, s2, zeros, zeros.clone()
 
@@ -47,11 +49,42 @@ def _weight(packed: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor,
                                             dim=0)
 
 
+def repacked(b_q_weight: torch.Tensor, size_k: int, size_n: int, num_bits: int,
+             is_a_8bit: bool = False) -> torch.Tensor:
+    """Of Marlin: in its shape."""
+    return (~b_q_weight).reshape(*b_q_weight.shape[:-2], size_k // 16,
+                                 size_n * num_bits // 2)
+
+
+def summed(hidden_states: torch.Tensor, output: torch.Tensor,
+           topk_weights: torch.Tensor, topk_ids: torch.Tensor, w1: torch.Tensor,
+           w2: torch.Tensor, w1_scale: torch.Tensor, w2_scale: torch.Tensor,
+           bias1: torch.Tensor | None, bias2: torch.Tensor | None,
+           **_: Any) -> None:
+    """In place of Marlin's kernel: a sum of each chosen expert's bytes."""
+    total = torch.zeros(hidden_states.shape[0], 1)
+    for expert in topk_ids.unique().tolist():
+        found = 0
+        for one in (w1, w2, w1_scale, w2_scale, bias1, bias2):
+            if one is not None:
+                found = zlib.crc32(one.detach()[expert].contiguous().reshape(
+                    -1).view(torch.uint8).numpy(), found)
+        total += ((topk_ids == expert) * topk_weights).sum(
+            1, keepdim=True) * found / (1 << 32)
+    output.copy_(hidden_states.roll(1, 1) * total)
+
+
 def main() -> None:
-    from vllm.model_executor.layers.fused_moe.experts import cpu_moe
-    cpu_moe.CPUExpertsInt4._supports_current_device = staticmethod(lambda: True)
+    from vllm import _custom_ops as operators
+    from vllm.model_executor.layers.fused_moe.experts import (cpu_moe,
+                                                              marlin_moe)
+    for kernel in cpu_moe.CPUExpertsInt4, marlin_moe.MarlinExperts:
+        kernel._supports_current_device = staticmethod(lambda: True)
     cpu_moe.prepare_int4_moe_layer_for_cpu = prepared
     cpu_moe.fused_experts_cpu = computed
+    operators.gptq_marlin_repack = repacked
+    operators.gptq_marlin_moe_repack = repacked
+    marlin_moe.fused_marlin_moe = summed
     engine.main()
 
 

@@ -16,8 +16,8 @@ from hoist.vllm._experts import FusedExperts  # noqa: E402
 from hoist.vllm._key import kernels_of  # noqa: E402
 from hoist.vllm._processing import why_not_shared  # noqa: E402
 from torch import nn  # noqa: E402
-from vllm.model_executor.layers.fused_moe.experts.gpt_oss_triton_kernels_moe import (  # noqa: E402,E501
-    OAITritonExperts, OAITritonMxfp4ExpertsMonolithic)
+from vllm.model_executor.layers.fused_moe.experts import (  # noqa: E402
+    gpt_oss_triton_kernels_moe as triton)
 from vllm.model_executor.layers.fused_moe.experts.marlin_moe import (  # noqa: E402
     BatchedMarlinExperts, MarlinExperts)
 from vllm.model_executor.layers.fused_moe.oracle.mxfp4 import (  # noqa: E402
@@ -147,17 +147,19 @@ def test_experts_that_a_cpus_kernel_pads_are_told():
 
 @pytest.mark.parametrize("of", [GptOssMxfp4MoEMethod, Mxfp4MoEMethod])
 def test_swizzled_weights_are_told_with_the_option_for_plain_ones(of):
-    triton = model(method(of, Mxfp4MoeBackend.TRITON, OAITritonExperts))
-    assert "--moe-backend marlin" in why_not_shared(triton, balanced=False)
+    swizzled = model(method(of, Mxfp4MoeBackend.TRITON,
+                            triton.OAITritonExperts))
+    assert "--moe-backend marlin" in why_not_shared(swizzled, balanced=False)
     assert why_not_shared(model(method(of)), balanced=False) is None
 
 
 def test_kernels_of_other_forms_are_told():
     said = {_kernels.why_not_made(method(experts=experts)) for experts in (
-        OAITritonMxfp4ExpertsMonolithic, BatchedMarlinExperts, None)}
+        triton.OAITritonMxfp4ExpertsMonolithic, BatchedMarlinExperts, None)}
     assert len(said) == 3 and None not in said
     with pytest.raises(hoist.Unimplemented, match="chooses the experts itself"):
-        experts_of(model(method(experts=OAITritonMxfp4ExpertsMonolithic)))
+        experts_of(model(method(
+            experts=triton.OAITritonMxfp4ExpertsMonolithic)))
 
 
 def test_a_kernels_name_is_a_part_of_the_key_of_published_weights():

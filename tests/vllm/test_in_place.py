@@ -109,6 +109,14 @@ def test_a_budget_below_what_is_not_in_place_says_what_would_do(
     assert "ResourceExhausted: a budget of 1048576 bytes is less" in says
 
 
+@pytest.mark.hoistd(pool=32 * MIB, host=192 * MIB)
+def test_a_hoistd_without_room_for_the_budget_says_what_it_had_room_for(
+        start, mixture):
+    says = refusal(start, mixture, **in_place(1.0, deadline=2))
+    assert says.startswith("ResourceExhausted: of a budget of")
+    assert "hoistd had room for" in says and "device.pool" in says
+
+
 def test_a_model_without_experts_is_told(start, llama):
     says = refusal(start, llama, **IN_PLACE)
     assert "InvalidArgument: \"in_place\" is for fused experts" in says

@@ -1,7 +1,7 @@
 """Weights that one engine has processed, and others take unchanged.
 
-They are a published model of hoistd: a group for each layer and for each piece
-of a tensor that is read in place, and last one with a manifest, which maps its
+They are a published model of hoistd: a group for each layer, and for each piece
+of a tensor that is read in place. The last one has a manifest, which maps its
 tensors to names in the module and identifies the engine. A model without one is
 incomplete, and not used.
 """
