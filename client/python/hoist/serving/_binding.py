@@ -20,7 +20,7 @@ def bind(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
     unchanged.
     """
     modules = modules_of(module)
-    bound = {}
+    bound: dict[int, torch.Tensor] = {}
     for held in held_by(module):
         given = next((tensors[name] for name in held.names if name in tensors),
                      None)

@@ -172,7 +172,7 @@ def shape_like(module: nn.Module, manifest: Manifest) -> None:
     modules = modules_of(module)
     before = {name: held.tensor for held in held_by(module)
               for name in held.names}
-    replaced = {}
+    replaced: dict[int, torch.Tensor] = {}
     for held in held_by(module):
         for name in held.names:
             if name not in published:
