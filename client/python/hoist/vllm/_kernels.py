@@ -57,7 +57,7 @@ def make_kernels(model: nn.Module) -> None:
     """From now on vLLM's finishing of the model makes these kernels, and
     processes no weights."""
     for layer in model.modules():
-        method = getattr(layer, "quant_method", None)
+        method: Any = getattr(layer, "quant_method", None)
         if _is_made_here(method):
             method.supports_pre_processed_weights = True
             method.process_weights_after_loading = partial(_make, method)
