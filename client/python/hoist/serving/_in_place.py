@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Mapping
 
 import torch
@@ -47,23 +48,27 @@ class InPlaceWeights(Weights):
             hot_bytes=budget - self.nbytes, device=device.index,
             deadline=deadline, counts=(counts.data_ptr(), counts.numel()),
             keep=counts)
-        self._fill_budget(budget)
+        self._fill_budget(budget, max(
+            model[group].image_bytes for one in pieces.values()
+            for group in one.groups))
         self.nbytes += self.in_place.stats.hot_bytes
         for name in pieces:
             view = self.in_place[name]
             self._spans.append((view.address, view.nbytes))
             self.tensors[name] = view.torch()
 
-    def _fill_budget(self, budget: int) -> None:
-        """So that an engine's measure of free memory is right."""
-        try:
+    def _fill_budget(self, budget: int, largest: int) -> None:
+        """So that an engine's measure of free memory is right. largest: bytes
+        of a piece; less than one may be left over."""
+        with contextlib.suppress(DeadlineExceeded):
             self.in_place.advance(wait=True)
-        except DeadlineExceeded:
-            stats = self.in_place.stats
+        stats = self.in_place.stats
+        wanted = min(stats.hot_budget_bytes, stats.bytes)
+        if wanted - stats.hot_bytes >= largest:
             raise ResourceExhausted(
                 f"of a budget of {budget} bytes {stats.hot_budget_bytes} are for "
                 f"experts, and hoistd had room for {stats.hot_bytes}; give a "
-                "smaller budget, or hoistd a larger device.pool") from None
+                "smaller budget, or hoistd a larger device.pool")
 
     def check_suspend(self) -> None:
         """FailedPrecondition."""
