@@ -175,14 +175,16 @@ class InPlaceTensor(c.Structure):
     _fields_ = [
         ("struct_size", c.c_size_t), ("groups", c.POINTER(c.c_uint32)),
         ("group_count", c.c_size_t), ("units", c.c_uint32),
-        ("first_count", c.c_uint64), ("bytes", c.c_uint64)]
+        ("first_count", c.c_uint64), ("bytes", c.c_uint64),
+        ("scratch_bytes", c.c_uint64), ("scratch", c.c_uint32)]
 
 
 class InPlaceOptions(c.Structure):
     _fields_ = [
         ("struct_size", c.c_size_t), ("device", c.c_uint32),
         ("hot_budget_bytes", c.c_uint64), ("deadline_ms", c.c_uint64),
-        ("counts", c.c_void_p), ("count_length", c.c_uint64)]
+        ("counts", c.c_void_p), ("count_length", c.c_uint64),
+        ("cold", c.POINTER(c.c_uint8))]
 
 
 class InPlaceStats(c.Structure):

@@ -31,6 +31,8 @@ Result<std::vector<InPlaceTensor>> TensorsOf(const hoist_in_place_tensor* given,
     tensor.units = std::max(one.units, 1u);
     tensor.first_count = one.first_count;
     tensor.bytes = one.bytes;
+    tensor.scratch_bytes = one.scratch_bytes;
+    tensor.scratch = one.scratch;
     at += given->struct_size;
   }
   return tensors;

@@ -97,15 +97,11 @@ class CudaArenaMemory : public ArenaMemory {
   Status Synchronize(const std::vector<ArenaRanges::Use>& uses) override {
     if (uses.empty()) return Status();
     return Run("wait for the last use of an arena", [&] {
-      // Other threads may be capturing; these events are in no graph.
-      int mode = cuda::kCaptureRelaxed;
-      driver().exchange_capture_mode(&mode);
       cuda::Error error = cuda::kSuccess;
       for (const ArenaRanges::Use& use : uses) {
         error = driver().event_sync(EventOf(use));
         if (error != cuda::kSuccess) break;
       }
-      driver().exchange_capture_mode(&mode);
       return error;
     });
   }

@@ -183,12 +183,7 @@ Status CudaDeviceMap::Drop(uint64_t slab_id) {
   if (current.error() != cuda::kSuccess) {
     return driver_.Check(current.error(), "enter the GPU's context");
   }
-  // Other threads may be capturing; this memory is in no graph.
-  int mode = cuda::kCaptureRelaxed;
-  driver_.exchange_capture_mode(&mode);
-  Status closed = Close(*slab);
-  driver_.exchange_capture_mode(&mode);
-  if (!closed.ok()) return closed;
+  if (Status s = Close(*slab); !s.ok()) return s;
   slabs_.Remove(slab_id);
   return Status();
 }

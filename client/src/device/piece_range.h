@@ -25,13 +25,24 @@ class PieceRange {
   // The same over empty addresses, in order of offsets. Readable only after
   // Open, which does the slowest work of a GPU's driver for many slabs at once.
   virtual Status Lay(uint64_t offset, const SlabHandle& slab) = 0;
-  // The whole range has been laid.
+  // All pieces have been laid.
   virtual Status Open() = 0;
+  // Maps the process's own memory behind the pieces until DropOwn, for reading
+  // and writing.
+  virtual Status LayOwn(uint64_t offset, const SlabHandle& own) = 0;
+  // Unmaps it, where there is any; nothing may be accessing it.
+  virtual void DropOwn() = 0;
   // Unmaps everything; nothing may be reading.
   virtual Status Clear() = 0;
 };
 
-// `bytes`: a multiple of 2 MiB.
+// Memory on the device that is not hoistd's. What is mapped stays without it.
+using OwnSlab = std::shared_ptr<const SlabHandle>;
+
+// `bytes`: a multiple of 2 MiB, in all of these.
+Result<OwnSlab> CreateEmulatedSlab(uint64_t bytes);
+Result<OwnSlab> CreateCudaSlab(const std::array<uint8_t, 16>& uuid,
+                               uint64_t bytes);
 Result<std::unique_ptr<PieceRange>> CreateEmulatedRange(uint64_t bytes);
 // On the GPU with this UUID, in its primary context.
 Result<std::unique_ptr<PieceRange>> CreateCudaRange(

@@ -26,8 +26,10 @@ class CudaRange final : public PieceRange {
     if (context_->forked()) return;
     const cuda::ScopedContext current(driver(), context_->context());
     // At exit the driver, and with it the mappings, may be gone already.
-    for (const auto& [offset, bytes] : placed_) {
-      driver().unmap(base_ + offset, bytes);
+    for (const auto& slabs : {placed_, own_}) {
+      for (const auto& [offset, bytes] : slabs) {
+        driver().unmap(base_ + offset, bytes);
+      }
     }
     driver().unreserve(base_, bytes_);
   }
@@ -53,7 +55,33 @@ class CudaRange final : public PieceRange {
   }
 
   Status Open() override {
-    return InContext([&] { return OpenTo(bytes_); });
+    return InContext([&] {
+      const auto last = placed_.rbegin();
+      return last == placed_.rend() ? Status()
+                                    : OpenTo(last->first + last->second);
+    });
+  }
+
+  Status LayOwn(uint64_t offset, const SlabHandle& own) override {
+    return InContext([&] {
+      const cuda::Error error =
+          driver().map(base_ + offset, own.bytes, 0, own.allocation, 0);
+      if (error != cuda::kSuccess) {
+        return driver().Check(error, "map the worker's own memory");
+      }
+      own_[offset] = own.bytes;
+      return SetAccess(offset, own.bytes, cuda::kAccessReadWrite);
+    });
+  }
+
+  void DropOwn() override {
+    (void)InContext([&] {
+      for (const auto& [offset, bytes] : own_) {
+        driver().unmap(base_ + offset, bytes);
+      }
+      own_.clear();
+      return Status();
+    });
   }
 
   Status Clear() override {
@@ -75,13 +103,7 @@ class CudaRange final : public PieceRange {
     if (current.error() != cuda::kSuccess) {
       return driver().Check(current.error(), "enter the GPU's context");
     }
-    // Other threads may be capturing; their graphs hold only the address of
-    // this memory.
-    int mode = cuda::kCaptureRelaxed;
-    driver().exchange_capture_mode(&mode);
-    Status status = work();
-    driver().exchange_capture_mode(&mode);
-    return status;
+    return work();
   }
 
   Status Unmap(uint64_t offset) {
@@ -107,8 +129,12 @@ class CudaRange final : public PieceRange {
   }
 
   Status MakeReadable(uint64_t offset, uint64_t bytes) {
+    return SetAccess(offset, bytes, cuda::kAccessRead);
+  }
+
+  Status SetAccess(uint64_t offset, uint64_t bytes, int flags) {
     const cuda::AccessDesc access = {
-        {cuda::kLocationDevice, context_->device()}, cuda::kAccessRead};
+        {cuda::kLocationDevice, context_->device()}, flags};
     return driver().Check(
         driver().set_access(base_ + offset, bytes, &access, 1),
         "make pieces readable");
@@ -118,10 +144,36 @@ class CudaRange final : public PieceRange {
   const cuda::Address base_;
   const uint64_t bytes_;
   std::map<uint64_t, uint64_t> placed_;  // Bytes, by offset.
+  std::map<uint64_t, uint64_t> own_;     // Likewise.
   uint64_t open_to_ = 0;                 // Laid slabs before it are readable.
 };
 
 }  // namespace
+
+Result<OwnSlab> CreateCudaSlab(const std::array<uint8_t, 16>& uuid,
+                               uint64_t bytes) {
+  Result<std::unique_ptr<CudaContext>> opened = CudaContext::Open(uuid);
+  if (!opened.ok()) return opened.status();
+  const std::shared_ptr<CudaContext> context = std::move(opened).value();
+  const cuda::Driver& driver = context->driver();
+  const cuda::ScopedContext current(driver, context->context());
+  cuda::AllocationProp wanted;
+  wanted.location.id = context->device();
+  SlabHandle made;
+  made.bytes = bytes;
+  const cuda::Error error =
+      current.error() == cuda::kSuccess
+          ? driver.create(&made.allocation, bytes, &wanted, 0)
+          : current.error();
+  if (error != cuda::kSuccess) {
+    return driver.Check(error, "get " + std::to_string(bytes >> 20) +
+                                   " MiB for copies of cold units");
+  }
+  return OwnSlab(new SlabHandle(made), [context](const SlabHandle* slab) {
+    if (!context->forked()) context->driver().release(slab->allocation);
+    delete slab;
+  });
+}
 
 Result<std::unique_ptr<PieceRange>> CreateCudaRange(
     const std::array<uint8_t, 16>& uuid, uint64_t bytes) {

@@ -30,13 +30,34 @@ class EmulatedRange final : public PieceRange {
     return Place(offset, slab);
   }
   Status Open() override { return Status(); }
+  Status LayOwn(uint64_t offset, const SlabHandle& own) override {
+    own_ = {offset, own.bytes};
+    return Place(offset, own);  // With the access of the mapping.
+  }
+  void DropOwn() override {
+    (void)range_.Unplace(own_.first, std::exchange(own_.second, 0));
+  }
   Status Clear() override { return range_.Unplace(0, range_.size()); }
 
  private:
   Mapping range_;
+  std::pair<uint64_t, uint64_t> own_;  // Offset and bytes.
 };
 
 }  // namespace
+
+Result<OwnSlab> CreateEmulatedSlab(uint64_t bytes) {
+  void* const at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (at == MAP_FAILED) return ErrnoStatus(errno, "get memory for copies");
+  auto made = std::make_unique<SlabHandle>();
+  made->bytes = bytes;
+  made->memory = static_cast<const std::byte*>(at);
+  return OwnSlab(made.release(), [at](const SlabHandle* slab) {
+    munmap(at, slab->bytes);
+    delete slab;
+  });
+}
 
 Result<std::unique_ptr<PieceRange>> CreateEmulatedRange(uint64_t bytes) {
   Result<Mapping> range = Mapping::Reserve(bytes);

@@ -52,6 +52,12 @@ class StreamOrder {
   // FailedPrecondition: only one of them is under capture.
   virtual Status After(cuda::Stream later, cuda::Stream earlier) = 0;
   virtual Status Synchronize(cuda::Stream stream) = 0;
+  // The work on the stream so far, which another thread may await whatever
+  // becomes of the stream: its end, or a capture. FailedPrecondition: it is
+  // under capture now.
+  using Mark = std::shared_ptr<const cuda::Event>;
+  virtual Result<Mark> MarkWork(cuda::Stream) { return Mark(); }
+  virtual Status Await(const Mark&) { return Status(); }
   virtual Status SynchronizeAll() = 0;
 };
 

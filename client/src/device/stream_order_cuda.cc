@@ -18,7 +18,7 @@ bool IsCaptureError(cuda::Error error) { return error >= 900 && error <= 909; }
 
 class CudaOrder : public StreamOrder {
  public:
-  explicit CudaOrder(std::unique_ptr<CudaContext> context)
+  explicit CudaOrder(std::shared_ptr<CudaContext> context)
       : context_(std::move(context)) {}
 
   bool on_cpu() const override { return false; }
@@ -56,6 +56,37 @@ class CudaOrder : public StreamOrder {
     });
   }
 
+  Result<Mark> MarkWork(cuda::Stream stream) override {
+    const Result<bool> capturing = IsCapturing(stream);
+    if (!capturing.ok()) return capturing.status();
+    if (capturing.value()) {
+      return Status(Code::kFailedPrecondition, "the stream is being captured");
+    }
+    cuda::Event event = nullptr;
+    Status made = Run("mark a stream's work", [&] {
+      return driver().event_create(&event, cuda::kEventDisableTiming);
+    });
+    if (!made.ok()) return made;
+    Mark mark(new cuda::Event(event),
+              [context = context_](const cuda::Event* one) {
+                if (!context->forked()) {
+                  const cuda::ScopedContext current(context->driver(),
+                                                    context->context());
+                  context->driver().event_destroy(*one);
+                }
+                delete one;
+              });
+    Status recorded = Run("mark a stream's work",
+                          [&] { return driver().event_record(event, stream); });
+    if (!recorded.ok()) return recorded;
+    return mark;
+  }
+
+  Status Await(const Mark& mark) override {
+    return Run("wait for a stream's work",
+               [&] { return driver().event_sync(*mark); });
+  }
+
   Status Synchronize(cuda::Stream stream) override {
     return Run("wait for a stream",
                [&] { return driver().stream_sync(stream); });
@@ -80,7 +111,7 @@ class CudaOrder : public StreamOrder {
   }
 
  private:
-  const std::unique_ptr<CudaContext> context_;
+  const std::shared_ptr<CudaContext> context_;
 };
 
 // cuStreamBatchMemOp: the GPU's front end waits and writes; one call for all

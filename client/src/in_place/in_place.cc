@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <atomic>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -11,6 +12,7 @@
 #include "client/src/base/fork_guard.h"
 #include "client/src/base/start_thread.h"
 #include "client/src/device/device_map.h"
+#include "client/src/in_place/scratch.h"
 #include "hoist/shared/image_layout.h"
 
 namespace hoist {
@@ -31,6 +33,40 @@ std::optional<uint64_t> CoveredBytes(const GroupEntry& group) {
     end = std::max(end, tensor.offset_bytes + tensor.size_bytes);
   }
   return end;
+}
+
+Status CheckTensor(const InPlaceTensor& tensor, const std::string& name,
+                   const hoist_in_place_options& options) {
+  if (tensor.groups.empty() || tensor.units == 0) {
+    return Status(Code::kInvalidArgument, name + " has no groups, or no units");
+  }
+  const bool counted = options.counts != nullptr || options.cold != nullptr;
+  if (counted && (tensor.first_count > options.count_length ||
+                  tensor.units > options.count_length - tensor.first_count)) {
+    return Status(Code::kInvalidArgument,
+                  name + " counts beyond the last of the counts");
+  }
+  if (tensor.scratch_bytes % kSlabAlignment == 0) return Status();
+  return Status(Code::kInvalidArgument,
+                name + " has " + std::to_string(tensor.scratch_bytes) +
+                    " bytes of scratch, and it takes a multiple of 2 MiB");
+}
+
+// Sets the units that have one of these bytes.
+void MarkUnits(uint64_t units, uint64_t tensor_bytes, uint64_t offset,
+               uint64_t bytes, uint8_t* marks) {
+  const uint64_t end = std::min(offset + bytes, tensor_bytes);
+  for (uint64_t u = offset * units / tensor_bytes;
+       u < units && tensor_bytes * u / units < end; ++u) {
+    marks[u] = 1;
+  }
+}
+
+// Kernels may be reading there.
+void StoreAll(const std::vector<uint8_t>& from, uint8_t* to) {
+  for (size_t i = 0; i < from.size(); ++i) {
+    std::atomic_ref(to[i]).store(from[i], std::memory_order_relaxed);
+  }
 }
 
 // `last`: of its tensor.
@@ -118,16 +154,7 @@ Status InPlace::Layout() {
   for (size_t t = 0; t < tensors_.size(); ++t) {
     const InPlaceTensor& tensor = tensors_[t];
     const std::string name = "tensor " + std::to_string(t);
-    if (tensor.groups.empty() || tensor.units == 0) {
-      return Status(Code::kInvalidArgument,
-                    name + " has no groups, or no units");
-    }
-    if (options_.counts != nullptr &&
-        (tensor.first_count > options_.count_length ||
-         tensor.units > options_.count_length - tensor.first_count)) {
-      return Status(Code::kInvalidArgument,
-                    name + " counts beyond the last of the counts");
-    }
+    if (Status s = CheckTensor(tensor, name, options_); !s.ok()) return s;
     first_piece_.push_back(pieces_.size());
     Piece piece;
     piece.tensor = t;
@@ -173,15 +200,16 @@ Status InPlace::Open(const DeviceFacts& device) {
   if (emulated) emulated_link_ = device.link_bytes_per_second;
   const MutexLock counts_lock(counts_mu_);
   const MutexLock lock(mu_);
+  scratch_ = std::make_unique<Scratch>(device);
   for (size_t t = 0; t < tensors_.size(); ++t) {
     const Piece& last = pieces_[first_piece_[t + 1] - 1];
-    const uint64_t bytes = last.offset + last.bytes;
     Result<std::unique_ptr<PieceRange>> range =
-        emulated ? CreateEmulatedRange(bytes)
-                 : CreateCudaRange(device.uuid, bytes);
+        scratch_->MakeRange(last.offset + last.bytes, tensors_[t]);
     if (!range.ok()) return range.status();
     ranges_.push_back(std::move(range).value());
   }
+  if (Status s = scratch_->Lay(); !s.ok()) return s;
+  ShowCold();
   if (options_.counts != nullptr) {
     Result<std::unique_ptr<TouchCounts>> counts =
         emulated
@@ -233,6 +261,19 @@ Status InPlace::StageCold() {
     if (status.ok()) status = range->Open();
   }
   return status;
+}
+
+void InPlace::ShowCold() {
+  if (options_.cold == nullptr) return;
+  std::vector<uint8_t> cold(options_.count_length, 0);
+  for (size_t i = 0; i < pieces_.size() && scratch_->is_laid(); ++i) {
+    const Piece& piece = pieces_[i];
+    if (book_.IsHot(i)) continue;
+    MarkUnits(tensors_[piece.tensor].units, tensor_bytes_[piece.tensor],
+              piece.offset, piece.image_bytes,
+              &cold[tensors_[piece.tensor].first_count]);
+  }
+  StoreAll(cold, options_.cold);
 }
 
 const void* InPlace::AddressOf(size_t tensor) const {
@@ -455,15 +496,6 @@ void InPlace::Run() {
     if (stopping_ || touched_) continue;
     changed_.WaitUntil(mu_, steady_clock::now() + nap);
   }
-}
-
-Status InPlace::SetBudget(uint64_t hot_budget_bytes) {
-  const MutexLock lock(mu_);
-  budget_ = hot_budget_bytes;
-  usable_ = UINT64_MAX;
-  touched_ = true;
-  changed_.NotifyAll();
-  return broken_;
 }
 
 Status InPlace::Check() const {

@@ -17,23 +17,17 @@
 
 #include "client/src/device/piece_range.h"
 #include "client/src/device/stream_order.h"
+#include "client/src/in_place/launched_passes.h"
 #include "client/src/in_place/pass_boundary.h"
 #include "client/src/in_place/piece_book.h"
+#include "client/src/in_place/scratch.h"
 #include "client/src/in_place/touch_counts.h"
 #include "client/src/session/session.h"
+#include "hoist/c/in_place.h"
 #include "hoist/shared/mutex.h"
 #include "hoist/shared/status.h"
 
 namespace hoist {
-
-// A tensor: one group per piece, side by side.
-struct InPlaceTensor {
-  std::vector<uint32_t> groups;
-  uint32_t units = 1;        // Equal parts, touched as a whole: rows, experts.
-  uint64_t first_count = 0;  // Index of the units' counts, which tensors may
-                             // share.
-  uint64_t bytes = 0;        // That the pieces must have; 0: any number.
-};
 
 // hoist/c/in_place.h has the promises of hoist_in_place_*.
 //
@@ -119,22 +113,28 @@ class InPlace {
   void TellHeat() HOIST_EXCLUDES(mu_);
   bool ToTell() const HOIST_EXCLUDES(mu_);
   void Choose() HOIST_REQUIRES(mu_);
-  // Device memory that may be used now.
+  // Device memory that pieces may use now.
   uint64_t Room() const HOIST_REQUIRES(mu_) {
-    return std::min(budget_, usable_);
+    return std::min(budget_ - std::min(budget_, ScratchBytes(tensors_)),
+                    usable_);
   }
   // Requests copies of some wanted pieces; true: some were copied.
   bool Bring() HOIST_EXCLUDES(mu_);
   void CountPending() HOIST_REQUIRES(mu_);
+  // Writes options_.cold.
+  void ShowCold() HOIST_REQUIRES(mu_);
+  // Gives the scratch back where the budget is smaller, and gets it again.
+  // Nothing may read the tensors.
+  void FitScratch() HOIST_REQUIRES(mu_);
+  bool ScratchIsDue() const HOIST_REQUIRES(mu_);
   // Remaps pieces until the limit. Nothing may read the tensors.
   void PlaceSome(std::chrono::microseconds limit) HOIST_REQUIRES(mu_);
   // The same, within the acceptable delay of a pass.
   void PlaceBeforePass() HOIST_REQUIRES(mu_);
   // True: a stream was parked at the boundary.
   bool PlaceAtBoundary() HOIST_EXCLUDES(mu_);
-  bool AnyLaunches(pid_t but) HOIST_REQUIRES(mu_);
-  void NoteStream(cuda::Stream stream) HOIST_REQUIRES(mu_);
-  // True: all passes launched by the host have ended. False: another has begun.
+  // True: all passes launched by the host have ended. False: another has begun,
+  // or one is not launched completely. `but`: 0, or the caller's own.
   Result<bool> PassesHaveRun(pid_t but) HOIST_EXCLUDES(mu_);
   void ReleaseLeft() HOIST_EXCLUDES(mu_);
 
@@ -149,6 +149,7 @@ class InPlace {
   // The emulated link's bytes per second, for cold pieces; 0: takes no time.
   uint64_t emulated_link_ = 0;
   std::vector<std::unique_ptr<PieceRange>> ranges_;  // One per tensor; fixed.
+  std::unique_ptr<Scratch> scratch_ HOIST_GUARDED_BY(mu_);  // Of ranges_.
   std::vector<uint64_t> tensor_bytes_;
   std::vector<size_t> first_piece_;  // Of each tensor, and one more.
 
@@ -159,12 +160,8 @@ class InPlace {
   mutable Mutex mu_;
   CondVar changed_;
   std::vector<Piece> pieces_ HOIST_GUARDED_BY(mu_);
-  PieceBook book_ HOIST_GUARDED_BY(mu_);  // Of pieces_.
-  // Passes that the host launches: threads in a pass, the number of passes so
-  // far, and streams that may still run one.
-  std::vector<pid_t> launching_ HOIST_GUARDED_BY(mu_);
-  uint64_t begun_ HOIST_GUARDED_BY(mu_) = 0;
-  std::vector<cuda::Stream> streams_ HOIST_GUARDED_BY(mu_);
+  PieceBook book_ HOIST_GUARDED_BY(mu_);         // Of pieces_.
+  LaunchedPasses passes_ HOIST_GUARDED_BY(mu_);  // That the host launches.
   std::chrono::steady_clock::time_point placed_ HOIST_GUARDED_BY(mu_);
   uint64_t budget_ HOIST_GUARDED_BY(mu_) = 0;
   // The part of the budget that hoistd can provide, until the next attempt.

@@ -1,5 +1,4 @@
 // In-place tensors: when pieces are remapped.
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,37 +16,16 @@ using std::chrono::steady_clock;
 
 constexpr milliseconds kAdvanceLimit{60'000};
 
-// A thread that has exited in the middle of a pass launches no more work.
-bool InPlace::AnyLaunches(pid_t but) {
-  std::erase_if(launching_, [&](pid_t thread) {
-    return thread != but && tgkill(getpid(), thread, 0) != 0;
-  });
-  return std::any_of(launching_.begin(), launching_.end(),
-                     [&](pid_t thread) { return thread != but; });
-}
-
 Result<bool> InPlace::PassesHaveRun(pid_t but) {
-  uint64_t begun = 0;
-  std::vector<cuda::Stream> streams;
+  LaunchedPasses::Seen seen;
   {
     const MutexLock lock(mu_);
-    begun = begun_;
-    streams = streams_;
+    seen = passes_.seen();
   }
-  for (const cuda::Stream stream : streams) {
-    // A wait for a stream under capture would invalidate the capture.
-    if (Result<bool> is = order_->IsCapturing(stream); is.ok() && *is) {
-      return false;
-    }
-    if (order_->Synchronize(stream).ok()) continue;
-    // The stream may be destroyed, with its work still on the device.
-    if (Status s = order_->SynchronizeAll(); !s.ok()) return s;
-    break;
-  }
+  Result<bool> run = LaunchedPasses::HaveRun(seen, but != 0, *order_);
+  if (!run.ok() || !*run) return run;
   const MutexLock lock(mu_);
-  if (begun != begun_ || AnyLaunches(but)) return false;
-  streams_.clear();
-  return true;
+  return passes_.Forget(seen, but);
 }
 
 Status InPlace::BeginPass(cuda::Stream stream) {
@@ -56,15 +34,12 @@ Status InPlace::BeginPass(cuda::Stream stream) {
   const pid_t me = gettid();
   {
     const MutexLock lock(mu_);
-    const bool alone = !AnyLaunches(me);
-    if (!std::count(launching_.begin(), launching_.end(), me)) {
-      launching_.push_back(me);
-    }
-    ++begun_;
+    const bool alone = !passes_.AnyLaunches(me);
+    passes_.Begin(me, stream);
     awaited_ = stats_.touched_cold_bytes;
-    if (!*capturing) {
-      NoteStream(stream);
-      if (!alone || book_.CountToPlace() == 0 || !broken_.ok()) return Status();
+    if (!*capturing && (!alone || book_.CountToPlace() == 0 || !broken_.ok())) {
+      passes_.Note(stream);
+      return Status();
     }
   }
   if (*capturing) {
@@ -75,26 +50,20 @@ Status InPlace::BeginPass(cuda::Stream stream) {
   if (!run.ok()) return run.status();
   const MutexLock lock(mu_);
   // Another thread may have launched a whole pass since.
-  if (*run && streams_.empty() && !AnyLaunches(me)) {
+  if (*run && passes_.none() && !passes_.AnyLaunches(me)) {
     PlaceBeforePass();
     CountPending();
     changed_.NotifyAll();
   }
-  NoteStream(stream);
+  passes_.Note(stream);
   return Status();
-}
-
-void InPlace::NoteStream(cuda::Stream stream) {
-  if (!std::count(streams_.begin(), streams_.end(), stream)) {
-    streams_.push_back(stream);
-  }
 }
 
 void InPlace::EndPass() {
   if (emulated_link_ != 0) AwaitReads();
   const pid_t me = gettid();
   const MutexLock lock(mu_);
-  std::erase(launching_, me);
+  passes_.End(me, *order_);
 }
 
 // The emulated reads have taken the time of host memory; this sleeps for the
@@ -121,19 +90,51 @@ void InPlace::CountPending() {
 
 void InPlace::PlaceSome(microseconds limit) {
   const auto end = steady_clock::now() + limit;
-  for (size_t i = 0; i < pieces_.size(); ++i) {
+  bool in_time = true;
+  for (size_t i = 0; i < pieces_.size() && in_time; ++i) {
     if (!book_.MayPlace(i)) continue;
     const Piece& piece = pieces_[i];
     Status placed = ranges_[piece.tensor]->Place(
         piece.offset, book_.IsHot(i) ? piece.cold : piece.hot);
     if (!placed.ok()) {
       broken_ = std::move(placed);
-      return;
+      break;
     }
     book_.Placed(i);
     ++stats_.moves;
-    if (steady_clock::now() >= end) return;
+    in_time = steady_clock::now() < end;
   }
+  ShowCold();
+}
+
+Status InPlace::SetBudget(uint64_t hot_budget_bytes) {
+  const pid_t me = gettid();
+  {
+    const MutexLock lock(mu_);
+    budget_ = hot_budget_bytes;
+    usable_ = UINT64_MAX;
+    touched_ = true;
+    changed_.NotifyAll();
+    if (!ScratchIsDue()) return broken_;
+  }
+  Result<bool> run = PassesHaveRun(me);
+  if (!run.ok()) return run.status();
+  const MutexLock lock(mu_);
+  if (*run && passes_.none() && !passes_.AnyLaunches(me)) FitScratch();
+  return broken_;
+}
+
+// A captured graph may be using it.
+bool InPlace::ScratchIsDue() const {
+  return !captured_ &&
+         (ScratchBytes(tensors_) <= budget_) != scratch_->is_laid();
+}
+
+void InPlace::FitScratch() {
+  if (!ScratchIsDue()) return;
+  // Without memory for it now, nothing is copied there.
+  if (scratch_->is_laid() || !scratch_->Lay().ok()) scratch_->Drop();
+  ShowCold();
 }
 
 void InPlace::PlaceBeforePass() {
@@ -150,7 +151,7 @@ bool InPlace::PlaceAtBoundary() {
   constexpr milliseconds kPatience{100};
   {
     const MutexLock lock(mu_);
-    if (AnyLaunches(0) || book_.CountToPlace() == 0 || !broken_.ok())
+    if (passes_.AnyLaunches(0) || book_.CountToPlace() == 0 || !broken_.ok())
       return false;
   }
   // The streams of launched passes are not ordered with the stream to be
@@ -160,7 +161,7 @@ bool InPlace::PlaceAtBoundary() {
   {
     const MutexLock lock(mu_);
     // The driver resolves addresses when kernels are launched.
-    if (streams_.empty() && !AnyLaunches(0)) PlaceBeforePass();
+    if (passes_.none() && !passes_.AnyLaunches(0)) PlaceBeforePass();
     changed_.NotifyAll();
   }
   boundary_->Release();
@@ -195,9 +196,11 @@ Status InPlace::Advance(bool wait) {
     const MutexLock lock(mu_);
     // Checked although the caller must not read: another thread may launch a
     // pass.
-    while (*run && streams_.empty() && !AnyLaunches(me) &&
-           book_.CountToPlace() > 0 && broken_.ok()) {
-      PlaceSome(std::chrono::hours(1));
+    if (*run && passes_.none() && !passes_.AnyLaunches(me)) {
+      FitScratch();
+      while (book_.CountToPlace() > 0 && broken_.ok()) {
+        PlaceSome(std::chrono::hours(1));
+      }
     }
     CountPending();
     changed_.NotifyAll();

@@ -47,15 +47,6 @@ class GpuCounts final : public TouchCounts {
     if (current.error() != cuda::kSuccess) {
       return driver().Check(current.error(), "enter the GPU's context");
     }
-    // A private stream does not disturb other threads' captures.
-    int mode = cuda::kCaptureRelaxed;
-    driver().exchange_capture_mode(&mode);
-    Status status = Copy(into);
-    driver().exchange_capture_mode(&mode);
-    return status;
-  }
-
-  Status Copy(std::span<uint32_t> into) {
     cuda::Error error = cuda::kSuccess;
     if (stream_ == nullptr) {
       error = driver().stream_create(&stream_, cuda::kStreamNonBlocking);
@@ -82,9 +73,10 @@ Result<std::span<const uint32_t>> TouchCounts::Take() {
   return std::span<const uint32_t>(added_);
 }
 
-std::unique_ptr<TouchCounts> CountsOnCpu(const void* counts, uint64_t length) {
-  return std::make_unique<CpuCounts>(static_cast<const uint32_t*>(counts),
-                                     length);
+Result<std::unique_ptr<TouchCounts>> CountsOnCpu(const void* counts,
+                                                 uint64_t length) {
+  return std::unique_ptr<TouchCounts>(std::make_unique<CpuCounts>(
+      static_cast<const uint32_t*>(counts), length));
 }
 
 Result<std::unique_ptr<TouchCounts>> CountsOnGpu(

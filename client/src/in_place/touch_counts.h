@@ -31,7 +31,8 @@ class TouchCounts {
 };
 
 // `counts`: `length` counters, in this process's memory.
-std::unique_ptr<TouchCounts> CountsOnCpu(const void* counts, uint64_t length);
+Result<std::unique_ptr<TouchCounts>> CountsOnCpu(const void* counts,
+                                                 uint64_t length);
 // On the GPU with this UUID. Does not wait for others' work on streams.
 Result<std::unique_ptr<TouchCounts>> CountsOnGpu(
     const std::array<uint8_t, 16>& uuid, const void* counts, uint64_t length);

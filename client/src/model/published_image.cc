@@ -217,12 +217,7 @@ class GpuReader {
     if (current.error() != cuda::kSuccess) {
       return driver.Check(current.error(), "enter the GPU's context");
     }
-    // Other threads may be capturing.
-    int mode = cuda::kCaptureRelaxed;
-    driver.exchange_capture_mode(&mode);
-    const cuda::Error error = work(driver);
-    driver.exchange_capture_mode(&mode);
-    return driver.Check(error, "read weights from the GPU");
+    return driver.Check(work(driver), "read weights from the GPU");
   }
 
   const std::unique_ptr<CudaContext> cuda_;

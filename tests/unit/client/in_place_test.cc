@@ -20,9 +20,11 @@
 namespace hoist_test::in_place_test {
 
 using ::testing::AllOf;
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 constexpr uint64_t kPiece = FakeInPlace::kPiece;
@@ -56,6 +58,8 @@ struct Options {
   uint64_t first_count = 0;
   uint64_t bytes = 0;
   uint32_t device = kDevice;
+  uint8_t* cold = nullptr;
+  uint64_t scratch_bytes = 0;
 };
 
 class InPlace : public ::testing::Test {
@@ -83,6 +87,7 @@ class InPlace : public ::testing::Test {
     tensor.units = with.units;
     tensor.first_count = with.first_count;
     tensor.bytes = with.bytes;
+    tensor.scratch_bytes = with.scratch_bytes;
     hoist_in_place_options options = {};
     options.struct_size = sizeof(options);
     options.device = with.device;
@@ -92,6 +97,7 @@ class InPlace : public ::testing::Test {
       options.counts = with.counts->data();
       options.count_length = with.counts->size();
     }
+    options.cold = with.cold;
     return Ask([&](hoist_error** error) {
       return hoist_in_place_create(session_, model_, &tensor, 1, &options,
                                    &in_place_, error);
@@ -534,6 +540,112 @@ TEST_F(InPlace, AClosedSessionIsNamed) {
   hoist_session_close(session_);
   EXPECT_EQ(Check().code, HOIST_FAILED_PRECONDITION);
   Free();
+}
+
+// --- Copies of cold units ----------------------------------------------------
+
+TEST_F(InPlace, TensorsShareTheirScratchBehindTheirPieces) {
+  Connect();
+  const std::vector<uint32_t> groups[] = {{0, 1}, {2, FakeInPlace::kTail}};
+  hoist_in_place_tensor tensors[2] = {};
+  for (size_t t = 0; t < 2; ++t) {
+    tensors[t].struct_size = sizeof(tensors[t]);
+    tensors[t].groups = groups[t].data();
+    tensors[t].group_count = groups[t].size();
+    tensors[t].scratch_bytes = kPiece;
+  }
+  hoist_in_place_options options = {};
+  options.struct_size = sizeof(options);
+  options.deadline_ms = 60'000;
+  options.hot_budget_bytes = 2 * kPiece;
+  const auto create = [&] {
+    return hoist_in_place_create(session_, model_, tensors, 2, &options,
+                                 &in_place_, nullptr);
+  };
+  tensors[1].scratch_bytes = 2 * kPiece;
+  EXPECT_EQ(create(), HOIST_INVALID_ARGUMENT);
+  tensors[0].scratch_bytes = tensors[1].scratch_bytes = kPiece + 4096;
+  EXPECT_EQ(create(), HOIST_INVALID_ARGUMENT);
+  tensors[0].scratch_bytes = tensors[1].scratch_bytes = kPiece;
+  ASSERT_EQ(create(), HOIST_OK);
+  const void* data[2] = {};
+  for (size_t t = 0; t < 2; ++t) {
+    ASSERT_EQ(hoist_in_place_address(in_place_, t, &data[t], nullptr),
+              HOIST_OK);
+  }
+  // The second's last piece has two slabs' bytes.
+  auto* first = static_cast<uint8_t*>(const_cast<void*>(data[0])) + 2 * kPiece;
+  const auto* second = static_cast<const uint8_t*>(data[1]) + 3 * kPiece;
+  first[0] = 7;
+  first[kPiece - 1] = 8;
+  EXPECT_EQ(second[0], 7);
+  EXPECT_EQ(second[kPiece - 1], 8);
+  // It is part of the hot budget.
+  EXPECT_EQ(Advance(true).code, HOIST_OK);
+  EXPECT_EQ(Stats().hot_bytes, kPiece);
+}
+
+TEST_F(InPlace, ABudgetBelowItGivesTheScratchBack) {
+  std::vector<uint32_t> counts(4);
+  std::vector<uint8_t> cold(4, 2);
+  Made(Upto(4), {.units = 4,
+                 .budget = 2 * kPiece,
+                 .counts = &counts,
+                 .cold = cold.data(),
+                 .scratch_bytes = kPiece});
+  auto* const scratch = const_cast<uint8_t*>(Data()) + 4 * kPiece;
+  ASSERT_EQ(Advance(true).code, HOIST_OK);
+  EXPECT_THAT(cold, Not(Each(0)));
+  scratch[0] = 7;
+  std::promise<void> begun, may_end;
+  std::thread other([&] {
+    EXPECT_EQ(Begin(), HOIST_OK);
+    begun.set_value();
+    may_end.get_future().wait();
+    EXPECT_EQ(End(), HOIST_OK);
+  });
+  begun.get_future().wait();
+  EXPECT_EQ(hoist_in_place_set_budget(in_place_, kPiece - 1, nullptr),
+            HOIST_OK);
+  EXPECT_EQ(scratch[0], 7);  // That pass may be using it.
+  may_end.set_value();
+  other.join();
+  ASSERT_EQ(Advance(true).code, HOIST_OK);
+  EXPECT_THAT(cold, Each(0));  // Nothing is worth a copy.
+  ASSERT_EQ(hoist_in_place_set_budget(in_place_, kPiece, nullptr), HOIST_OK);
+  EXPECT_THAT(cold, Each(1));
+  EXPECT_EQ(scratch[0], 0);  // Other memory.
+}
+
+TEST_F(InPlace, WhichUnitsAreColdIsWrittenAsPiecesMove) {
+  std::vector<uint32_t> counts(9);
+  std::vector<uint8_t> cold(9, 2);
+  // Two units a piece, from the second count on.
+  Made(Upto(4), {.units = 8,
+                 .budget = 2 * kPiece,
+                 .counts = &counts,
+                 .first_count = 1,
+                 .cold = cold.data()});
+  EXPECT_THAT(cold, ElementsAre(0, 1, 1, 1, 1, 1, 1, 1, 1));
+  for (int i = 0; i < 10; ++i) ASSERT_EQ(Touch({0, 1, 6}), HOIST_OK);
+  ASSERT_EQ(Advance(true).code, HOIST_OK);
+  EXPECT_THAT(cold, ElementsAre(0, 0, 0, 1, 1, 1, 1, 0, 0));
+  ASSERT_EQ(hoist_in_place_set_budget(in_place_, 0, nullptr), HOIST_OK);
+  ASSERT_EQ(Advance(true).code, HOIST_OK);
+  EXPECT_THAT(cold, ElementsAre(0, 1, 1, 1, 1, 1, 1, 1, 1));
+}
+
+TEST_F(InPlace, AUnitIsColdIfAnyPartOfItIs) {
+  std::vector<uint32_t> counts(2);
+  std::vector<uint8_t> cold(2, 2);
+  Made(Upto(4), {.units = 2,
+                 .budget = 3 * kPiece,
+                 .counts = &counts,
+                 .cold = cold.data()});
+  ASSERT_EQ(Touch({1}), HOIST_OK);
+  ASSERT_EQ(Advance(true).code, HOIST_OK);
+  EXPECT_EQ(Stats().hot_bytes, 3 * kPiece);
+  EXPECT_THAT(cold, ElementsAre(1, 0));
 }
 
 TEST_F(InPlace, InTheChildOfAForkItIsTheParents) {

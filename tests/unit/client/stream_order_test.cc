@@ -100,6 +100,20 @@ TEST_P(CudaOrder, OneStreamRunsBehindAnother) {
   EXPECT_EQ(word(1).load(), 2u);
 }
 
+TEST_P(CudaOrder, AMarkIsOfTheWorkBeforeIt) {
+  const std::array<WordOp, 2> first = {{Wait(0, 1), Write(1, 1)}};
+  const WordOp second = Wait(0, 2);
+  ASSERT_TRUE(order_->Put(streams_[0], first).ok());
+  const auto mark = order_->MarkWork(streams_[0]);
+  ASSERT_TRUE(mark.ok());
+  ASSERT_TRUE(order_->Put(streams_[0], {&second, 1}).ok());
+  word(0).store(1);
+  ASSERT_TRUE(order_->Await(mark.value()).ok());
+  EXPECT_EQ(word(1).load(), 1u);
+  EXPECT_FALSE(Idle(streams_[0]));
+  word(0).store(2);
+}
+
 TEST_P(CudaOrder, NothingIsCapturedUnlessItIs) {
   const Result<bool> capturing = order_->IsCapturing(streams_[0]);
   ASSERT_TRUE(capturing.ok());

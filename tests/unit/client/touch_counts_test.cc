@@ -26,7 +26,7 @@ std::vector<uint32_t> Take(TouchCounts& counts) {
 
 TEST(TouchCounts, TellsWhatWasAddedSinceTheLastCall) {
   std::vector<uint32_t> counts = {3, 0, 5};
-  const auto taken = CountsOnCpu(counts.data(), counts.size());
+  const auto taken = CountsOnCpu(counts.data(), counts.size()).value();
   EXPECT_THAT(Take(*taken), ElementsAre(3, 0, 5));
   EXPECT_THAT(Take(*taken), Each(0));
   counts = {4, 7, 5};
@@ -35,7 +35,7 @@ TEST(TouchCounts, TellsWhatWasAddedSinceTheLastCall) {
 
 TEST(TouchCounts, ACounterMayWrap) {
   std::vector<uint32_t> counts = {UINT32_MAX - 1};
-  const auto taken = CountsOnCpu(counts.data(), counts.size());
+  const auto taken = CountsOnCpu(counts.data(), counts.size()).value();
   Take(*taken);
   counts[0] += 5;  // It wraps.
   EXPECT_THAT(Take(*taken), ElementsAre(5));
@@ -47,7 +47,7 @@ TEST(TouchCounts, ACounterMayWrap) {
 TEST(TouchCounts, NothingThatIsAddedMeanwhileIsLost) {
   constexpr uint32_t kTouches = 100'000;
   std::vector<std::atomic<uint32_t>> counts(4);
-  const auto taken = CountsOnCpu(counts.data(), counts.size());
+  const auto taken = CountsOnCpu(counts.data(), counts.size()).value();
   std::thread adds([&] {
     for (uint32_t i = 0; i < kTouches; ++i) counts[i % 4].fetch_add(1);
   });

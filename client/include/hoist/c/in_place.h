@@ -59,6 +59,14 @@ typedef struct hoist_in_place_tensor {
    * whose units are touched together may share counts. */
   uint64_t first_count;
   uint64_t bytes; /* That the pieces must have together; 0: any number. */
+  /* Memory of the device behind the last piece, at its end rounded up to 2 MiB,
+   * which the caller's kernels may write: copies of units that are cold. Bytes,
+   * a multiple of 2 MiB; 0: none. Tensors with equal numbers have the same
+   * memory. It is part of the hot budget, and hoistd knows nothing of it. While
+   * the budget is smaller, it is given back between passes, unless one was
+   * captured. */
+  uint64_t scratch_bytes;
+  uint32_t scratch;
 } hoist_in_place_tensor;
 
 /* Options of hoist_in_place_create. */
@@ -74,6 +82,11 @@ typedef struct hoist_in_place_options {
    * hoist_in_place_touch. */
   const void* counts;
   uint64_t count_length;
+  /* A byte for each count, in host memory, written as pieces move: 0 if all
+   * bytes of the units with this count are hot, or if the scratch was given
+   * back, else 1. It outlives the object.
+   * NULL: not wanted. */
+  uint8_t* cold;
 } hoist_in_place_options;
 
 /* HOIST_OK: this session's hoistd has host memory that devices read in place.

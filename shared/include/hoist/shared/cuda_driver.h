@@ -186,20 +186,28 @@ struct Driver {
 };
 
 // Makes a context current on this thread for its lifetime.
+// Also permits calls that CUDA refuses while another thread captures a graph,
+// and for which it would end that capture. None of ours is part of a graph but
+// by its stream.
 class ScopedContext {
  public:
   ScopedContext(const Driver& driver, Context context)
-      : driver_(driver), error_(driver.push_context(context)) {}
+      : driver_(driver), error_(driver.push_context(context)) {
+    if (error_ == kSuccess) driver_.exchange_capture_mode(&mode_);
+  }
   ScopedContext(const ScopedContext&) = delete;
   ScopedContext& operator=(const ScopedContext&) = delete;
   ~ScopedContext() {
+    if (error_ != kSuccess) return;
     Context popped;
-    if (error_ == kSuccess) driver_.pop_context(&popped);
+    driver_.exchange_capture_mode(&mode_);
+    driver_.pop_context(&popped);
   }
   Error error() const { return error_; }
 
  private:
   const Driver& driver_;
+  int mode_ = kCaptureRelaxed;
   Error error_;
 };
 
