@@ -24,6 +24,8 @@ class InPlaceTensor:
     pieces: names of groups of one model, whose tensors form it end to end.
     units: equal parts of it whose touches are counted: rows, experts.
     first_count: index of the units' first count (see Session.in_place).
+    scratch_bytes: writable device memory behind the pieces' last page, shared
+        by tensors with an equal `scratch`, and part of the hot bytes.
     """
 
     dtype: str  # safetensors' name, "BF16".
@@ -31,6 +33,8 @@ class InPlaceTensor:
     pieces: Sequence[str]
     units: int = 1
     first_count: int = 0
+    scratch_bytes: int = 0
+    scratch: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +156,8 @@ def _info(name: str, wanted: InPlaceTensor) -> TensorInfo:
 
 def create(session: Any, model: Model, tensors: Mapping[str, InPlaceTensor], *,
            hot_bytes: int, device: int, deadline: float,
-           counts: tuple[int, int] | None, keep: object) -> InPlace:
+           counts: tuple[int, int] | None, cold: int,
+           keep: object) -> InPlace:
     """See Session.in_place."""
     if not tensors:
         raise InvalidArgument("no tensors to read in place")
@@ -168,12 +173,16 @@ def create(session: Any, model: Model, tensors: Mapping[str, InPlaceTensor], *,
         record.units = wanted.units
         record.first_count = wanted.first_count
         record.bytes = _info(name, wanted).nbytes
+        record.scratch_bytes = wanted.scratch_bytes
+        record.scratch = wanted.scratch
     options = sized(_c.InPlaceOptions)
     options.device = device
     options.hot_budget_bytes = hot_bytes
     options.deadline_ms = milliseconds(deadline)
     if counts is not None:
         options.counts, options.count_length = counts
+        options.cold = c.cast(c.c_void_p(cold or None),
+                              c.POINTER(c.c_uint8))
     handle = make("in_place_create", "in_place_free", session._handle,
                   model._handle, records, len(records), c.byref(options))
     return InPlace(session, facts, handle, tensors, keep)

@@ -353,7 +353,7 @@ class Session(Owner):
 
     def in_place(self, model: Model, tensors: Mapping[str, InPlaceTensor], *,
                  hot_bytes: int = 0, device: int = 0, deadline: float = 60.0,
-                 counts: tuple[int, int] | None = None,
+                 counts: tuple[int, int] | None = None, cold: int = 0,
                  keep: object = None) -> InPlace:
         """Zero-copy tensors in pieces, the most touched of which are cached in
         device memory.
@@ -365,13 +365,15 @@ class Session(Owner):
         counts: device address and length of a uint32 array, which counts
             touches by unit; None: InPlace.touch reports them. `keep` stays
             alive while they are read.
+        cold: host address of a byte for each count, which is 1 while a part of
+            the unit is cold.
 
         Unimplemented: this hoistd has no zero-copy memory; says why.
         ResourceExhausted: it has too little (host.in_place in hoistd.toml).
         """
         return create_in_place(self, model, tensors, hot_bytes=hot_bytes,
                                device=device, deadline=deadline,
-                               counts=counts, keep=keep)
+                               counts=counts, cold=cold, keep=keep)
 
     def fixed_mapping(self, groups: Iterable[Group], *,
                       device: int = 0) -> FixedMapping:

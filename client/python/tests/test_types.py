@@ -23,7 +23,7 @@ from hoist.nn._api.options import (AttachOptions, LoadOptions,  # noqa: E402
 PACKAGE = pathlib.Path(__file__).resolve().parents[1] / "hoist"
 PINNED = PACKAGE.parents[2] / "scripts" / "python-torch-requirements.txt"
 WITHOUT_TYPES = ("accelerate", "diffusers", "ray", "sglang", "tqdm",
-                 "transformer_engine", "transformers", "vllm")
+                 "transformer_engine", "transformers", "triton", "vllm")
 CALLERS = pathlib.Path(__file__).resolve().parent / "callers"
 
 

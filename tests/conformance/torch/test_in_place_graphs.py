@@ -9,6 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import hoist  # noqa: E402
+from deaths import until  # noqa: E402
+from hoist.nn._api.attachment import attachment_of  # noqa: E402
 from real_daemon import MIB  # noqa: E402
 from sampled import sampled  # noqa: E402
 from test_in_place import (  # noqa: E402
@@ -141,6 +143,41 @@ def test_pieces_move_between_replays_of_a_captured_graph(device):
 
         until_all_is_hot(model, make_pass)
     del graph
+    hoist.detach(model)
+
+
+@pytest.mark.real_time
+def test_pieces_that_become_due_in_a_capture_do_not_end_it(device):
+    """libhoist's thread finds them, and asks whether earlier passes have run:
+    of streams that may be under capture by then."""
+    if device.type != "cuda":
+        pytest.skip("needs CUDA graphs")
+    model = Routed().eval().to(device).requires_grad_(False)
+    x = torch.randint(-1, 2, (4, WIDTH), device=device).float()
+    chosen = torch.tensor([0, 1], device=device)
+    with torch.no_grad():
+        expected = model(x, chosen)
+        hoist.attach(model, budget="20MiB", in_place="experts")
+        tensors = attachment_of(model)._in_place._tensors
+        stream = torch.cuda.Stream()
+        for other in range(2, EXPERTS):
+            for _ in range(10):
+                model(x, chosen)
+            hoist.advance(model, wait=True)
+            model(x, chosen)
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                model(x, chosen)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=stream):
+                if other > 2:  # That thread moves pieces of captured passes.
+                    for name in tensors:
+                        tensors.touch(name, {other: 10**6})
+                    until(lambda: tensors.pending)
+                out = model(x, chosen)
+            graph.replay()
+            assert torch.equal(out, expected)
+            del graph, out
     hoist.detach(model)
 
 

@@ -25,6 +25,7 @@ from .._tree.casting import (DEFAULT_SKIP, Patterns, check_storage_type,
 from .._tree.grouping import Groups
 from .._tree.layout import GroupSpec, choose_storage, lay_out
 from .._tree.pieces import InPlaceOption, choose, pieces_of
+from .._tree.stacks import AheadOption
 from . import libraries
 from .assemble import assemble
 from .attachment import Attachment, attachment_of, attachments_in, find_attached
@@ -44,8 +45,8 @@ def attach(module: M, budget: Budget = None, *, groups: Groups = "block",
            idle: Idle = "cpu", name: str | None = None, device: Where = None,
            session: _session.Session | None = None, exclude_kwargs: Names = (),
            progress: bool | None = None, deadline: float = 60.0,
-           in_place: InPlaceOption = None, hand_over: HandOver = "whole",
-           **terms: Unpack[PlanTerms]) -> M:
+           in_place: InPlaceOption = None, ahead: AheadOption = None,
+           hand_over: HandOver = "whole", **terms: Unpack[PlanTerms]) -> M:
     """Puts a module's weights under hoist; returns the module.
 
     hoistd receives its weights group by group, and the module's own are
@@ -88,6 +89,12 @@ def attach(module: M, budget: Budget = None, *, groups: Groups = "block",
         pieces over the link. The most touched pieces are cached in device
         memory, within the budget beyond the groups. The weights stay on the
         host while the module is attached (host.in_place in hoistd.toml).
+    ahead: copies cold experts of in_place= to the device before their layer
+        needs them, for batches of few tokens. "auto": those that the layer's
+        router names over the output of the layer before the last. Or a function
+        of a layer's number and that output, which returns the experts' numbers
+        on the device, likeliest first, or None. Outputs do not depend on it.
+        It takes device memory for twice 6 experts, within the budget.
     hand_over: "whole": the module keeps its own weights until attach has
         succeeded, beside hoistd's copy. "by_group": each group's are released
         once hoistd has it, for lack of memory for both; a failed attach then
@@ -121,7 +128,7 @@ def attach(module: M, budget: Budget = None, *, groups: Groups = "block",
         "skip": skip, "exclude": exclude, "idle": idle, "name": name,
         "device": device, "session": session, "exclude_kwargs": exclude_kwargs,
         "progress": progress, "deadline": deadline, "in_place": in_place,
-        "hand_over": hand_over, **terms}
+        "ahead": ahead, "hand_over": hand_over, **terms}
     attach_as(module, Wanted.of(budget, options)).commit()
     return module
 
@@ -349,6 +356,9 @@ def check_wanted(wanted: Wanted) -> None:
     if wanted.hand_over not in get_args(HandOver):
         raise InvalidArgument(
             f"hand_over={wanted.hand_over!r} is none of {get_args(HandOver)}")
+    if wanted.ahead is not None and wanted.in_place is None:
+        raise InvalidArgument('ahead= is for weights of in_place=; "auto" has '
+                              "a mixture's experts")
     if wanted.storage_dtype is not None:
         check_storage_type(wanted.storage_dtype)
     if isinstance(wanted.order, str) and wanted.order != "learn":

@@ -26,6 +26,7 @@ from ..._hot import Swap
 from ..._library import patience
 from ..._model import Model
 from .._plan.budget import Budget
+from .._plan.ahead import Ahead
 from .._plan.in_place import InPlaceWeights
 from .._plan.planning import Planning
 from .._plan.stats import IN_PLACE_COUNTS, PLAN_COUNTS, AttachStats
@@ -103,11 +104,17 @@ class Attachment(NotCopied):
         """Binds them. model: the one with their pieces, if not the original."""
         part = self.parts[0]
         self.planning.beside = sum(one.stored.nbytes for one in weights)
+        hot_bytes = self.planning.bytes_beside(part, self.wanted.budget)
+        ahead = None
+        if self.wanted.ahead is not None:
+            ahead = Ahead(self.root, weights, self.wanted.ahead,
+                          part.torch_device)
+            self.planning.beside += ahead.nbytes
+            hot_bytes = self.planning.bytes_beside(part, self.wanted.budget)
+            ahead.check(hot_bytes)
         self._in_place = InPlaceWeights(
             part.session, self.original if model is None else model, part,
-            weights,
-            self.planning.bytes_beside(part, self.wanted.budget),
-            self.wanted.deadline)
+            weights, hot_bytes, self.wanted.deadline, ahead)
         self._in_place.bind()
         self.passes.in_place = self._in_place
 

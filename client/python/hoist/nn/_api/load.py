@@ -32,6 +32,7 @@ from .._tree.casting import DEFAULT_SKIP, Patterns, matching_modules
 from .._tree.grouping import Groups
 from .._tree.layout import GroupSpec, choose_storage, lay_out
 from .._tree.pieces import InPlaceOption, choose
+from .._tree.stacks import AheadOption
 from .assemble import assemble
 from .attach import check_wanted, refuse_managed, unwrap
 from .options import Idle, LoadOptions, M, Names, Wanted, Where
@@ -73,7 +74,8 @@ def load(  # type: ignore[misc]
          idle: Idle = "cpu", name: str | None = None, device: Where = None,
          session: _session.Session | None = None, exclude_kwargs: Names = (),
          progress: bool | None = None, deadline: float = 60.0,
-         in_place: InPlaceOption = None, **terms: Unpack[PlanTerms]) -> M:
+         in_place: InPlaceOption = None, ahead: AheadOption = None,
+         **terms: Unpack[PlanTerms]) -> M:
     """Makes a module and attaches it to the weights in safetensors files, or in
     one GGUF file.
 
@@ -132,7 +134,7 @@ def load(  # type: ignore[misc]
         "skip": skip, "exclude": exclude, "idle": idle, "name": name,
         "device": device, "session": session, "exclude_kwargs": exclude_kwargs,
         "progress": progress, "deadline": deadline, "in_place": in_place,
-        **terms})
+        "ahead": ahead, **terms})
     check_wanted(wanted)
     computes = first_device(wanted.session, wanted.budget, wanted.device)
     with one_path(path) as found, ended_if_it_fails() as uses:

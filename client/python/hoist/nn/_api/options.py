@@ -21,6 +21,7 @@ from .._store.link import default_session
 from .._tree.casting import DEFAULT_SKIP, Pattern, Patterns, as_patterns
 from .._tree.grouping import Groups
 from .._tree.pieces import InPlaceOption
+from .._tree.stacks import AheadOption
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -54,6 +55,7 @@ class CommonOptions(PlanTerms, total=False):
     progress: bool | None
     deadline: float
     in_place: InPlaceOption
+    ahead: AheadOption
 
 
 class CastingOptions(TypedDict, total=False):
@@ -98,6 +100,7 @@ class Wanted:
     progress: bool | None = None
     deadline: float = 60.0
     in_place: InPlaceOption = None
+    ahead: AheadOption = None
     hand_over: HandOver = "whole"
     # PlanTerms.
     stage_deadline: float = 0.0

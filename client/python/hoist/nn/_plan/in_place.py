@@ -8,7 +8,8 @@ Operators count touches on the device; a CUDA graph records them like others.
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Sequence
+import dataclasses
+from typing import Any, Callable, Sequence
 
 import torch
 from torch import nn
@@ -25,6 +26,8 @@ from .._tensors.resident import KeptLease, guarded
 from .._tensors.views import Views
 from .._tree.inventory import Weight, copy_of
 from .._tree.pieces import InPlaceWeight
+from .ahead import Ahead
+from .stats import AHEAD_COUNTS
 
 
 class Touches:
@@ -47,12 +50,12 @@ class Touches:
                                             device=device))
         one_more = torch.ones(1, dtype=torch.int32, device=device)
         self._hooks = []
-        seen: set[int] = set()
+        self.by_module: dict[nn.Module, Count] = {}
         for weight, first in zip(weights, self.first):
             for module in weight.modules:
-                if id(module) not in seen:
-                    seen.add(id(module))
+                if module not in self.by_module:
                     count = Count(self.counts, first, weight.units, one_more)
+                    self.by_module[module] = count
                     self._hooks.append(module.register_forward_pre_hook(
                         count, with_kwargs=True))
 
@@ -72,11 +75,15 @@ class Count:
         self._first = torch.tensor([first], device=counts.device)
         self._one_more = one_more
         self._units = units  # Also the place of invalid numbers.
+        # Whether an uncompiled call counts its touches by itself.
+        self.counts_itself: Callable[[Any, Any], bool] = lambda *_: False
 
     def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        if (not torch.compiler.is_compiling()
-                and torch._C._functorch.peek_interpreter_stack() is not None):
-            return  # torch.func's transforms refuse writes to others' tensors.
+        if not torch.compiler.is_compiling():
+            # torch.func's transforms refuse writes to others' tensors.
+            if (torch._C._functorch.peek_interpreter_stack() is not None
+                    or self.counts_itself(args, kwargs)):
+                return
         if self._units == 1:
             self._counts.index_add_(0, self._first, self._one_more)
             return
@@ -107,20 +114,25 @@ class InPlaceWeights:
 
     def __init__(self, session: Session, model: Model, part: DevicePart,
                  weights: Sequence[InPlaceWeight], hot_bytes: int,
-                 deadline: float) -> None:
+                 deadline: float, ahead: Ahead | None = None) -> None:
         self._part = part
+        self._ahead = ahead
         self._session = session
         self._weights = weights
         self._device = part.torch_device
         self.operands: Operands | None = None  # For compiled code, once bound.
         self._touches = Touches(weights, self._device)
         counts = self._touches.counts
+        # Written by the CPU, and read by kernels.
+        self._cold = torch.ones(counts.numel(), dtype=torch.uint8,
+                                pin_memory=counts.is_cuda)
         self._bound: list[torch.Tensor] = []  # The modules' tensors, in order.
         try:
             self._tensors: Any = session.in_place(
                 model, self._asked(), hot_bytes=hot_bytes,
                 device=part.device.index, deadline=deadline,
-                counts=(counts.data_ptr(), counts.numel()), keep=counts)
+                counts=(counts.data_ptr(), counts.numel()),
+                cold=self._cold.data_ptr(), keep=(counts, self._cold))
             self._views: Views | None = Views(
                 part.device, KeptLease(self._tensors, self._device))
         except BaseException:
@@ -132,7 +144,8 @@ class InPlaceWeights:
         return {one.weight.name: InPlaceTensor(
                     _dtypes.from_torch(one.stored.meta.dtype),
                     tuple(one.stored.meta.shape),
-                    [name for name, _, _ in one.cuts()], one.units, first)
+                    [name for name, _, _ in one.cuts()], one.units,
+                    first, *(self._ahead.ring_of(one) if self._ahead else ()))
                 for one, first in zip(self._weights, self._touches.first)}
 
     @property
@@ -153,9 +166,28 @@ class InPlaceWeights:
                 one.weight.requires_grad))
             one.weight.put(made)
             self._bound.append(made)
+        if self._ahead is not None:
+            bound = self._ahead.bind(self._wide, self._marks_of)
+            for module, renaming in bound.items():
+                self._touches.by_module[module].counts_itself = renaming.takes
         self.operands = operands_of(
             self, new_token(self._device),
             [one.weight.value for one in self._weights], [])
+
+    def _wide(self, one: InPlaceWeight, units: int) -> torch.Tensor:
+        """The weight, with the places behind it."""
+        view = self._tensors[one.weight.name]
+        assert self._views is not None
+        return self._views.at(view.address, dataclasses.replace(
+            view.info, shape=(units, *view.info.shape[1:]),
+            nbytes=view.info.nbytes // one.units * units))
+
+    def _marks_of(self, weight: InPlaceWeight
+                  ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Which units are cold, and the counts of touches."""
+        first = self._touches.first[self._weights.index(weight)]
+        return (self._cold[first:first + weight.units],
+                self._touches.counts[first:first + weight.units + 1])
 
     def stage(self, weights: Tensors) -> None:
         """In compiled code, at a pass's begin; see Staged."""
@@ -181,6 +213,8 @@ class InPlaceWeights:
 
     def after_pass(self) -> None:
         """The pass is launched completely."""
+        if self._ahead is not None:
+            self._ahead.end_pass()
         if self._tensors is not None:  # None: detached meanwhile.
             self._tensors.end()
 
@@ -222,6 +256,8 @@ class InPlaceWeights:
     def release(self) -> None:
         """Tensors that are still referenced keep their bytes."""
         self._touches.remove()
+        if self._ahead is not None:
+            self._ahead.remove()
         self._bound = []
         self._views = self._tensors = self.operands = None
 
@@ -231,7 +267,9 @@ class InPlaceWeights:
         return {"in_place_bytes": stats.bytes, "hot_bytes": stats.hot_bytes,
                 "hot_moves": stats.moves,
                 "touched_hot_bytes": stats.touched_hot_bytes,
-                "touched_cold_bytes": stats.touched_cold_bytes}
+                "touched_cold_bytes": stats.touched_cold_bytes,
+                **(dict.fromkeys(AHEAD_COUNTS, 0) if self._ahead is None
+                   else self._ahead.counts())}
 
 
 def refuse_several(parts: Sequence[DevicePart]) -> None:

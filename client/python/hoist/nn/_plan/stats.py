@@ -10,8 +10,9 @@ from ..._plan import PlanStats
 # Counts of each plan, summed over all plans.
 PLAN_COUNTS = tuple(field.name for field in dataclasses.fields(PlanStats))
 # Counts of weights that are read in place.
+AHEAD_COUNTS = ("guessed", "fetched_bytes", "fetched_read_bytes")
 IN_PLACE_COUNTS = ("in_place_bytes", "hot_bytes", "hot_moves",
-                   "touched_hot_bytes", "touched_cold_bytes")
+                   "touched_hot_bytes", "touched_cold_bytes", *AHEAD_COUNTS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +44,9 @@ class AttachStats:
     # Of touched experts and rows, by their place at that time.
     touched_hot_bytes: int
     touched_cold_bytes: int
+    guessed: int  # Experts that guesses for a layer named.
+    fetched_bytes: int  # Copied ahead of the experts' reads.
+    fetched_read_bytes: int  # Of these, the bytes of experts that were chosen.
 
 
 @dataclasses.dataclass(frozen=True)

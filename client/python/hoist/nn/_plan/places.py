@@ -1,0 +1,102 @@
+"""The places behind one layer's experts, filled by the CPU: for devices that are
+emulated. places_cuda.py has the same for GPUs."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Sequence
+
+import torch
+
+PLACES = 6
+# Of the last copies, the part that was read. Below it, each 61st fetch is made.
+LEAST_READ = 0.2
+TRIAL = 61
+KEPT = 0.99  # Of a count of copies, from layer to layer.
+AT_FIRST = 20.0  # As if so many had been copied and read.
+
+
+@dataclasses.dataclass
+class Shared:
+    """What all layers have together."""
+
+    counts: torch.Tensor  # Of guessed experts, fetched bytes, and read ones.
+    paid: torch.Tensor  # Lately copied experts, and those that were read.
+    turn: torch.Tensor  # Fetches so far.
+    busy: torch.Tensor  # A kernel reads in place.
+
+    @classmethod
+    def on(cls, device: torch.device) -> Shared:
+        return cls(torch.zeros(3, dtype=torch.int64, device=device),
+                   torch.full((2,), AT_FIRST, device=device),
+                   torch.zeros(1, dtype=torch.int32, device=device),
+                   torch.zeros(1, dtype=torch.int32, device=device))
+
+
+class Places:
+    """One layer's: `fetch`, then `answer` and `rename` of what its router
+    chose, then `read` once the experts have run.
+
+    Places keep no copy from pass to pass: others fill them, too.
+    """
+
+    def __init__(self, weights: Sequence[torch.Tensor], units: int, first: int,
+                 cold: torch.Tensor, touched: torch.Tensor,
+                 shared: Shared) -> None:
+        self._weights = weights  # Each with `first` + PLACES experts.
+        self._units = units
+        self._first = first
+        self._cold = cold
+        self._touched = touched  # A count for each, and for invalid numbers.
+        self._shared = shared
+        self._at: dict[int, int] = {}
+        self._bytes = sum(one[0].nbytes for one in weights)
+
+    def fetch(self, guess: torch.Tensor) -> None:
+        """Copies the cold ones of these; what comes of it is seen by
+        `rename`."""
+        shared = self._shared
+        named = [one for one in dict.fromkeys(guess.reshape(-1).tolist())
+                 if 0 <= one < self._units]
+        shared.counts[0] += len(named)
+        shared.turn += 1
+        copied, read = shared.paid.tolist()
+        self._at = {}
+        if read < LEAST_READ * copied and int(shared.turn) % TRIAL:
+            return
+        for one in named:
+            if self._cold[one] and len(self._at) < PLACES:
+                self._at[one] = self._first + len(self._at)
+        for one, place in self._at.items():
+            for weight in self._weights:
+                weight[place].copy_(weight[one])
+
+    def answer(self, chosen: torch.Tensor) -> None:
+        """Counts the chosen, and ends copies of others."""
+        at = chosen.reshape(-1).long()
+        at = at.where((at >= 0) & (at < self._units), self._units)
+        self._touched.index_add_(0, at, torch.ones_like(at).int())
+
+    def rename(self, chosen: torch.Tensor) -> torch.Tensor:
+        """The places of those that have come, and the others' own numbers."""
+        renamed = chosen.clone()
+        found = 0
+        for one, place in self._at.items():
+            found += bool((chosen == one).any())
+            renamed[chosen == one] = place
+        shared = self._shared
+        shared.paid.mul_(KEPT).add_(torch.tensor([len(self._at), found]))
+        shared.counts += torch.tensor([0, len(self._at) * self._bytes,
+                                       found * self._bytes])
+        return renamed
+
+    def read(self) -> None:
+        """Copies go on."""
+
+    def rows(self, table: torch.Tensor) -> torch.Tensor:
+        """Of a table with a row an expert, one with a row a place, too."""
+        more = self._first + PLACES - self._units
+        at = torch.zeros(more, dtype=torch.int64, device=table.device)
+        for one, place in self._at.items():
+            at[place - self._units] = one
+        return torch.cat([table, table.index_select(0, at)])
