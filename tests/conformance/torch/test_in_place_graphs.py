@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import hoist  # noqa: E402
-from deaths import until  # noqa: E402
+from real_daemon import until  # noqa: E402
 from hoist.nn._api.attachment import attachment_of  # noqa: E402
 from real_daemon import MIB  # noqa: E402
 from sampled import sampled  # noqa: E402
