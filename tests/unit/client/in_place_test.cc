@@ -615,6 +615,7 @@ TEST_F(InPlace, ABudgetBelowItGivesTheScratchBack) {
   ASSERT_EQ(hoist_in_place_set_budget(in_place_, kPiece, nullptr), HOIST_OK);
   EXPECT_THAT(cold, Each(1));
   EXPECT_EQ(scratch[0], 0);  // Other memory.
+  Free();
 }
 
 TEST_F(InPlace, WhichUnitsAreColdIsWrittenAsPiecesMove) {
@@ -633,6 +634,7 @@ TEST_F(InPlace, WhichUnitsAreColdIsWrittenAsPiecesMove) {
   ASSERT_EQ(hoist_in_place_set_budget(in_place_, 0, nullptr), HOIST_OK);
   ASSERT_EQ(Advance(true).code, HOIST_OK);
   EXPECT_THAT(cold, ElementsAre(0, 1, 1, 1, 1, 1, 1, 1, 1));
+  Free();  // It reads and writes these vectors.
 }
 
 TEST_F(InPlace, AUnitIsColdIfAnyPartOfItIs) {
@@ -646,6 +648,7 @@ TEST_F(InPlace, AUnitIsColdIfAnyPartOfItIs) {
   ASSERT_EQ(Advance(true).code, HOIST_OK);
   EXPECT_EQ(Stats().hot_bytes, 3 * kPiece);
   EXPECT_THAT(cold, ElementsAre(1, 0));
+  Free();
 }
 
 TEST_F(InPlace, InTheChildOfAForkItIsTheParents) {
