@@ -589,23 +589,26 @@ int cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes,
     return CopyIn(state, to, from, bytes);
   });
 }
-int cuMemcpy2DAsync_v2(const Copy2D* copy, void* stream) {
+int cuMemcpy2DAsync_v2(const Copy2D* given, void* stream) {
   ENTER(true);
-  const auto [from, to, width, rows] = *copy;
-  if (from.kind != hoist::cuda::kHostMemory || from.pitch < width ||
-      to.kind != hoist::cuda::kDeviceMemory || to.pitch < width || rows == 0) {
+  const Copy2D copy = *given;
+  const size_t width = copy.width_bytes;
+  if (copy.from.kind != hoist::cuda::kHostMemory || copy.from.pitch < width ||
+      copy.to.kind != hoist::cuda::kDeviceMemory || copy.to.pitch < width ||
+      copy.rows == 0) {
     return kInvalidValue;
   }
-  int error = CheckHost(state, from.host, (rows - 1) * from.pitch + width);
+  const size_t gaps = copy.rows - 1;
+  int error = CheckHost(state, copy.from.host, gaps * copy.from.pitch + width);
   if (error == 0) {
-    error = CheckAccess(state, to.device, (rows - 1) * to.pitch + width, 3);
+    error = CheckAccess(state, copy.to.device, gaps * copy.to.pitch + width, 3);
   }
-  return Queue(state, stream, error, [&state, from, to, width, rows] {
+  return Queue(state, stream, error, [&state, copy, width] {
+    const auto* const from = static_cast<const std::byte*>(copy.from.host);
     int copied = 0;
-    for (size_t i = 0; i < rows && copied == 0; ++i) {
-      copied = CopyIn(state, to.device + i * to.pitch,
-                      static_cast<const std::byte*>(from.host) + i * from.pitch,
-                      width);
+    for (size_t i = 0; i < copy.rows && copied == 0; ++i) {
+      copied = CopyIn(state, copy.to.device + i * copy.to.pitch,
+                      from + i * copy.from.pitch, width);
     }
     return copied;
   });
