@@ -123,16 +123,17 @@ class InPlaceWeights:
         self.operands: Operands | None = None  # For compiled code, once bound.
         self._touches = Touches(weights, self._device)
         counts = self._touches.counts
-        # Written by the CPU, and read by kernels.
-        self._cold = torch.ones(counts.numel(), dtype=torch.uint8,
-                                pin_memory=counts.is_cuda)
+        # Written by the CPU, and read by the kernels that copy ahead.
+        self._cold = (None if ahead is None else torch.ones(
+            counts.numel(), dtype=torch.uint8, pin_memory=counts.is_cuda))
         self._bound: list[torch.Tensor] = []  # The modules' tensors, in order.
         try:
             self._tensors: Any = session.in_place(
                 model, self._asked(), hot_bytes=hot_bytes,
                 device=part.device.index, deadline=deadline,
                 counts=(counts.data_ptr(), counts.numel()),
-                cold=self._cold.data_ptr(), keep=(counts, self._cold))
+                cold=0 if self._cold is None else self._cold.data_ptr(),
+                keep=(counts, self._cold))
             self._views: Views | None = Views(
                 part.device, KeptLease(self._tensors, self._device))
         except BaseException:
@@ -185,6 +186,7 @@ class InPlaceWeights:
     def _marks_of(self, weight: InPlaceWeight
                   ) -> tuple[torch.Tensor, torch.Tensor]:
         """Which units are cold, and the counts of touches."""
+        assert self._cold is not None
         first = self._touches.first[self._weights.index(weight)]
         return (self._cold[first:first + weight.units],
                 self._touches.counts[first:first + weight.units + 1])
