@@ -57,8 +57,9 @@ absl::Status CudaStream::CopyIn(uint64_t to_offset,
 absl::Status CudaStream::CopyRowsIn(const HostRows& rows) {
   if (rows.count == 1) return CopyIn(rows.to_offset, rows.first);
   const uint64_t width = rows.first.size();
-  HOIST_ASSIGN_OR_RETURN(hoist::cuda::Address to,
-                         device_.Range(rows.to_offset, rows.bytes()));
+  const auto to = device_.Range(rows.to_offset, rows.bytes());
+  // IPC slabs are not side by side: each row is in one of them.
+  if (!to.ok()) return CopyStream::CopyRowsIn(rows);
   const ScopedContext current(driver_, device_.context_);
   HOIST_RETURN_IF_ERROR(device_.Check(current.error(), "enter the context"));
   HostRows left = rows;
@@ -77,7 +78,7 @@ absl::Status CudaStream::CopyRowsIn(const HostRows& rows) {
                    .host = left.first.data(),
                    .pitch = left.pitch},
           .to = {.kind = hoist::cuda::kDeviceMemory,
-                 .device = to + (left.to_offset - rows.to_offset),
+                 .device = *to + (left.to_offset - rows.to_offset),
                  .pitch = width},
           .width_bytes = width,
           .rows = count};

@@ -19,6 +19,14 @@ namespace hoistd::testing::copy_test {
 using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 
+// Like the host pool's: shared memory.
+hoist::Mapping HostMemory(uint64_t bytes) {
+  const auto memfd = hoist::CreateMemfd("test-host", bytes);
+  auto mapping = hoist::Mapping::OfFd(memfd.value().get(), bytes,
+                                      hoist::Mapping::Access::kReadWrite);
+  return std::move(mapping).value();
+}
+
 TEST_P(DeviceConformance, AnotherProcessReadsTheBytesThatWereCopiedIn) {
   ASSERT_OK_AND_ASSIGN(const SlabSpec slab, MakeSlab(0));
   ASSERT_OK_AND_ASSIGN(auto worker, SpawnWorker());
@@ -197,12 +205,8 @@ TEST_P(DeviceConformance, StreamsWorkBesideEachOther) {
 
 TEST_P(DeviceConformance, HostMemoryMayBeRegisteredInPieces) {
   ASSERT_OK_AND_ASSIGN(const SlabSpec slab, MakeSlab(0));
-  auto memfd = hoist::CreateMemfd("test-host", 4 * kMiB);
-  ASSERT_TRUE(memfd.ok());
-  auto mapping = hoist::Mapping::OfFd(memfd->get(), 4 * kMiB,
-                                      hoist::Mapping::Access::kReadWrite);
-  ASSERT_TRUE(mapping.ok());
-  const std::span<std::byte> host = mapping->span();
+  const hoist::Mapping memory = HostMemory(4 * kMiB);
+  const std::span<std::byte> host = memory.span();
   // Two pieces side by side, and a third that is not registered.
   const auto first = host.first(kMiB);
   const auto second = host.subspan(kMiB, kMiB);
@@ -225,12 +229,8 @@ TEST_P(DeviceConformance, RowsLieEndToEndWhateverIsRegistered) {
   constexpr uint64_t kPitch = 8700;
   ASSERT_OK(MakeSlab(0).status());
   ASSERT_OK(MakeSlab(kSlabBytes).status());
-  auto memfd = hoist::CreateMemfd("test-host", 4 * kMiB);
-  ASSERT_TRUE(memfd.ok());
-  auto mapping = hoist::Mapping::OfFd(memfd->get(), 4 * kMiB,
-                                      hoist::Mapping::Access::kReadWrite);
-  ASSERT_TRUE(mapping.ok());
-  const std::span<std::byte> host = mapping->span();
+  const hoist::Mapping memory = HostMemory(4 * kMiB);
+  const std::span<std::byte> host = memory.span();
   FillPattern(host, 9);
   // Two pieces side by side, an edge in a row, and a third that is not
   // registered.
@@ -240,24 +240,31 @@ TEST_P(DeviceConformance, RowsLieEndToEndWhateverIsRegistered) {
   ASSERT_OK(device().RegisterHost(first));
   ASSERT_OK(device().RegisterHost(second));
   ASSERT_OK_AND_ASSIGN(auto stream, device().CreateStream());
-  // Where slabs are neighbours, from one into the next.
-  const bool crosses = backing() != Backing::kIpc;
-  const uint64_t bytes = crosses ? 2 * kSlabBytes : kSlabBytes;
+  // From one slab into the next: in a row, where they are side by side.
+  const uint64_t offset =
+      kSlabBytes - kRow / (backing() == Backing::kIpc ? 1 : 2);
+  const std::vector<std::byte> empty(kSlabBytes);
   for (const uint64_t count : {1, 2, 400}) {
-    const uint64_t offset = crosses ? kSlabBytes - kRow / 2 : 11;
-    ASSERT_OK(CopyIn(0, std::vector<std::byte>(bytes)));
+    for (const uint64_t slab : {uint64_t{0}, kSlabBytes}) {
+      ASSERT_OK(CopyIn(slab, empty));
+    }
     ASSERT_OK(stream->CopyRowsIn({.to_offset = offset,
                                   .first = host.first(kRow),
                                   .count = count,
                                   .pitch = kPitch}));
     ASSERT_OK(WaitFor(*stream));
-    std::vector<std::byte> expected(bytes);
+    std::vector<std::byte> expected(2 * kSlabBytes);
     for (uint64_t i = 0; i < count; ++i) {
       std::ranges::copy(
           host.subspan(i * kPitch, kRow),
           expected.begin() + static_cast<ptrdiff_t>(offset + i * kRow));
     }
-    EXPECT_TRUE(CopyOut(0, bytes).value() == expected) << count;
+    for (const uint64_t slab : {uint64_t{0}, kSlabBytes}) {
+      EXPECT_TRUE(
+          std::ranges::equal(CopyOut(slab, kSlabBytes).value(),
+                             std::span(expected).subspan(slab, kSlabBytes)))
+          << count;
+    }
   }
   EXPECT_OK(device().UnregisterHost(second));
   EXPECT_OK(device().UnregisterHost(first));
@@ -268,12 +275,8 @@ TEST_P(DeviceConformance, CopiesGoOnWhileTheirHostMemoryIsRegistered) {
   constexpr uint64_t kPiece = 4096;
   ASSERT_OK_AND_ASSIGN(const SlabSpec slab, MakeSlab(0));
   const uint64_t bytes = std::min<uint64_t>(slab.bytes, 256 * kPiece);
-  auto memfd = hoist::CreateMemfd("test-host", bytes);
-  ASSERT_TRUE(memfd.ok());
-  auto mapping = hoist::Mapping::OfFd(memfd->get(), bytes,
-                                      hoist::Mapping::Access::kReadWrite);
-  ASSERT_TRUE(mapping.ok());
-  const std::span<std::byte> host = mapping->span();
+  const hoist::Mapping memory = HostMemory(bytes);
+  const std::span<std::byte> host = memory.span();
   FillPattern(host, 3);
   ASSERT_OK_AND_ASSIGN(auto stream, device().CreateStream());
   for (int round = 0; round < 20; ++round) {
