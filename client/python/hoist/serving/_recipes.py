@@ -137,7 +137,8 @@ def write_recipes(module: nn.Module, trace: Trace,
         nbytes[stored] = held.tensor.nbytes
         made.stored[name] = (group, stored)
         made.groups.setdefault(group, []).append(stored)
-    made.layers = {group: [group] for group in made.groups if group != OUTSIDE}
+    made.layers = {group: [group] for group, _ in made.stored.values()
+                   if group != OUTSIDE}
     if in_parts:
         _part_layers(made, nbytes)
     parts = {part[0] for one in made.joined.values()
