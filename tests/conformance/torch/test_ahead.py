@@ -4,7 +4,6 @@ whatever the guesses."""
 from __future__ import annotations
 
 import contextlib
-import threading
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from deaths import start_again  # noqa: E402
 from equal import same_bytes  # noqa: E402
 from hoist.nn._plan.places import PLACES  # noqa: E402
 from real_daemon import MIB  # noqa: E402
+from test_in_place import in_two_threads  # noqa: E402
 from torch import nn  # noqa: E402
 from transformers.models.qwen3_moe import (  # noqa: E402
     modeling_qwen3_moe)
@@ -235,11 +235,7 @@ def test_two_threads_are_right_while_pieces_move(device):
                 if not same_bytes(model(given).cpu(), want.cpu()):
                     wrong.append(given)
 
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_two_threads(work)
     assert not wrong
     assert fetched(model) > 0
     hoist.detach(model)

@@ -361,6 +361,14 @@ def test_a_tied_head_is_read_in_place_by_name(device):
     assert model.head.weight is model.embed.weight
 
 
+def in_two_threads(work: Any) -> None:
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
 @pytest.mark.real_time
 def test_passes_of_two_threads_are_right_while_pieces_move(device):
     model = make(device)
@@ -373,11 +381,7 @@ def test_passes_of_two_threads_are_right_while_pieces_move(device):
             if not same(in_all_ways(model, device), expected):
                 wrong.append(1)
 
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_two_threads(work)
     assert not wrong
     hoist.detach(model)
 

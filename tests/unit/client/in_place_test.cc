@@ -118,6 +118,29 @@ class InPlace : public ::testing::Test {
   }
   int Begin() { return hoist_in_place_begin(in_place_, nullptr, nullptr); }
   int End() { return hoist_in_place_end(in_place_, nullptr); }
+
+  // Another thread's pass, until End.
+  class OtherPass {
+   public:
+    explicit OtherPass(InPlace& test)
+        : thread_([this, &test] {
+            EXPECT_EQ(test.Begin(), HOIST_OK);
+            begun_.set_value();
+            may_end_.get_future().wait();
+            EXPECT_EQ(test.End(), HOIST_OK);
+          }) {
+      begun_.get_future().wait();
+    }
+    void End() {
+      may_end_.set_value();
+      thread_.join();
+    }
+
+   private:
+    std::promise<void> begun_;
+    std::promise<void> may_end_;
+    std::thread thread_;
+  };
   Told Advance(bool wait) {
     return Ask([&](hoist_error** error) {
       return hoist_in_place_advance(in_place_, wait ? 1 : 0, error);
@@ -463,14 +486,7 @@ TEST_F(InPlace, ABudgetThatShrinksBetweenPassesIsKept) {
 TEST_F(InPlace, NothingMovesWhileAnotherThreadLaunchesAPass) {
   daemon_.Hold(kDevice, true);
   Made(Upto(4), {.units = 4, .budget = kPiece});
-  std::promise<void> begun, may_end;
-  std::thread other([&] {
-    EXPECT_EQ(Begin(), HOIST_OK);
-    begun.set_value();
-    may_end.get_future().wait();
-    EXPECT_EQ(End(), HOIST_OK);
-  });
-  begun.get_future().wait();
+  OtherPass other(*this);
   daemon_.Hold(kDevice, false);
   daemon_.LetAllCome();
   while (hoist_in_place_pending(in_place_) == 0) std::this_thread::yield();
@@ -478,8 +494,7 @@ TEST_F(InPlace, NothingMovesWhileAnotherThreadLaunchesAPass) {
   EXPECT_EQ(End(), HOIST_OK);
   EXPECT_EQ(Advance(false).code, HOIST_OK);
   EXPECT_EQ(Stats().moves, 0u);
-  may_end.set_value();
-  other.join();
+  other.End();
   EXPECT_EQ(Begin(), HOIST_OK);
   EXPECT_EQ(Stats().moves, 1u);
   ExpectBytes(Upto(4));
@@ -597,19 +612,11 @@ TEST_F(InPlace, ABudgetBelowItGivesTheScratchBack) {
   ASSERT_EQ(Advance(true).code, HOIST_OK);
   EXPECT_THAT(cold, Not(Each(0)));
   scratch[0] = 7;
-  std::promise<void> begun, may_end;
-  std::thread other([&] {
-    EXPECT_EQ(Begin(), HOIST_OK);
-    begun.set_value();
-    may_end.get_future().wait();
-    EXPECT_EQ(End(), HOIST_OK);
-  });
-  begun.get_future().wait();
+  OtherPass other(*this);
   EXPECT_EQ(hoist_in_place_set_budget(in_place_, kPiece - 1, nullptr),
             HOIST_OK);
   EXPECT_EQ(scratch[0], 7);  // That pass may be using it.
-  may_end.set_value();
-  other.join();
+  other.End();
   ASSERT_EQ(Advance(true).code, HOIST_OK);
   EXPECT_THAT(cold, Each(0));  // Nothing is worth a copy.
   ASSERT_EQ(hoist_in_place_set_budget(in_place_, kPiece, nullptr), HOIST_OK);
