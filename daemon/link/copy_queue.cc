@@ -47,8 +47,8 @@ absl::Status CopyQueue::Add(LinkParty party, LinkPiece piece, absl::Time now,
   absl::Status status;
   for (const HostRows& rows : piece.rows) {
     status = copies_->CopyRowsIn(rows);
+    queued |= status.ok() || rows.count > 1;  // Of several some may be.
     if (!status.ok()) break;
-    queued = true;
   }
   if (!piece.to.empty()) {
     status = copies_->CopyOut(piece.to, piece.from_offset);

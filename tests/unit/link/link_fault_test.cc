@@ -47,6 +47,19 @@ TEST(LinkFault, IsToldWhenNothingOfTheImageIsUnderWayAnyMore) {
   EXPECT_EQ(rig.faulty().copies().size(), 2u);
 }
 
+TEST(LinkFault, IsToldWhenTheRowsBeforeItAreThere) {
+  LinkRig rig;
+  rig.faulty().HoldCopies();
+  rig.faulty().FailNth(DeviceCall::kCopyIn, 2, absl::DataLossError("as told"));
+  const TransferId id = rig.Copy(0, 4096, true, /*rows=*/3, /*pitch=*/10'000);
+  rig.faulty().WaitForCopies(2);
+  rig.Settle();
+  EXPECT_FALSE(rig.end(id).has_value());
+  rig.faulty().LetCopiesGo();
+  EXPECT_THAT(rig.WaitFor(id), StatusIs(absl::StatusCode::kDataLoss));
+  EXPECT_EQ(rig.faulty().copies().size(), 1u);
+}
+
 TEST(LinkFault, ABrokenDeviceIsToldToAllAndForGood) {
   LinkRig rig;
   rig.faulty().HoldCopies();

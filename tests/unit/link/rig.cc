@@ -69,7 +69,8 @@ Repeater& LinkRig::AddPlan(PlanId plan, uint64_t offset, uint64_t bytes,
   return repeater;
 }
 
-TransferId LinkRig::Copy(uint64_t offset, uint64_t bytes, bool urgent) {
+TransferId LinkRig::Copy(uint64_t offset, uint64_t bytes, bool urgent,
+                         uint64_t rows, uint64_t pitch) {
   TransferId id;
   {
     const absl::MutexLock lock(&mu_);
@@ -77,8 +78,9 @@ TransferId LinkRig::Copy(uint64_t offset, uint64_t bytes, bool urgent) {
     ends_.emplace_back();
   }
   std::vector<HostRun> runs;
-  if (bytes > 0) {
-    runs.push_back({offset, std::span(host_).subspan(offset, bytes)});
+  for (uint64_t i = 0; i < rows && bytes > 0; ++i) {
+    runs.push_back({offset + i * bytes,
+                    std::span(host_).subspan(offset + i * pitch, bytes)});
   }
   link_->Copy({.id = id,
                .runs = std::move(runs),

@@ -93,8 +93,9 @@ class LinkRig {
   Repeater& AddPlan(PlanId plan, uint64_t offset, uint64_t bytes,
                     Repeater::Options options, const ShareOptions& share = {});
   // Copies [offset, offset + bytes) of the host to the same place on the
-  // device.
-  TransferId Copy(uint64_t offset, uint64_t bytes, bool urgent);
+  // device; and behind it more rows of as many bytes, `pitch` apart.
+  TransferId Copy(uint64_t offset, uint64_t bytes, bool urgent,
+                  uint64_t rows = 1, uint64_t pitch = 0);
   // The status given to its `done`; nullopt: none yet.
   std::optional<absl::Status> end(TransferId id) const;
   // Waits for its status.
