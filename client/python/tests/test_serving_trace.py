@@ -18,6 +18,7 @@ from hoist.checkpoint import FileTensor  # noqa: E402
 from hoist.serving._binding import bind, settle_the_rest  # noqa: E402
 from hoist.serving._meta import build_on_meta  # noqa: E402
 from hoist.serving._published import Manifest, shape_like  # noqa: E402
+from hoist.serving._ranges import MAX_RANGES  # noqa: E402
 from hoist.serving._recipes import (UNUSED, Cut, held_by,  # noqa: E402
                                     write_recipes)
 from hoist.serving._trace import Trace, Untraceable  # noqa: E402
@@ -159,6 +160,15 @@ def test_what_is_no_copy_of_the_files_is_refused_and_says_why(what, why):
     model, trace, _ = traced(lambda model, files: what(model, files))
     recipes = write_recipes(model, trace, HEADERS)
     assert why in recipes.refused["norm"]
+
+
+def test_padded_rows_are_told_without_a_list_of_their_ranges():
+    rows = MAX_RANGES + 1  # More than a list may have.
+    with Trace() as trace:
+        padded = torch.empty(rows, 2, dtype=torch.uint8, device="meta")
+        padded[:, :1].copy_(trace.file_tensor("w", FileTensor("U8", (rows, 1))))
+    with pytest.raises(Untraceable, match=f"{rows} of its {2 * rows} elements"):
+        trace.ranges_of(padded)
 
 
 def test_clones_and_concatenations_are_copies_still():

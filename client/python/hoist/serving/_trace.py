@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from typing import Any, Iterator, Mapping, Sequence
 
 import torch
@@ -106,8 +107,12 @@ class Trace(TorchDispatchMode):
             raise Untraceable(known.why)
         if known.file is not None:
             return [FileRange(known.file, begin, end - begin)] * (end > begin)
+        written = known.copies[:copies]
+        missing = end - begin - sum(math.prod(one.shape) for one in written)
+        if missing > 0:  # Known without a list of ranges, which may be long.
+            raise Gaps(missing)
         found: list[tuple[int, FileRange]] = []
-        for copy in known.copies[:copies]:
+        for copy in written:
             source = self._storages[copy.source]
             if source.why is not None:
                 raise Untraceable(source.why)

@@ -201,14 +201,16 @@ class Finding:
             if not loader.files:
                 raise
             return Recipes(), f"its loading code: {error}"
+        why = why_processed(model)
+        if why is not None:
+            return Recipes(), why
         recipes = write_recipes(
             model, self.trace, loader.headers,
             {} if self.experts is None else self.experts.cuts(model),
             in_parts=self._plans)
-        if recipes.refused:
-            name, why = next(iter(recipes.refused.items()))
+        for name, why in recipes.refused.items():
             return recipes, f"{name}: {why}"
-        return recipes, why_processed(model)
+        return recipes, None
 
     def _key(self, model: nn.Module, loader: HeaderLoader) -> dict[str, str]:
         return key_of(model, loader.files, self.vllm_config, self.model_config,
