@@ -20,7 +20,7 @@ import stat
 import tempfile
 import time
 from types import MappingProxyType
-from typing import IO, Any, Iterator, Mapping
+from typing import IO, Any, Iterator, Mapping, Sequence
 
 import torch
 from torch import nn
@@ -28,6 +28,7 @@ from torch import nn
 from .. import _dtypes, _session
 from .._errors import (AlreadyExists, DataLoss, DeadlineExceeded,
                        FailedPrecondition, NotFound)
+from .._in_order import in_order
 from .._model import Model
 from ._binding import modules_of, put, tell_others
 from ._recipes import Cut, Held, Pieces, group_of, held_by
@@ -134,22 +135,13 @@ def _publish(session: _session.Session, name: str, key: Mapping[str, str],
              module: nn.Module | None, deadline: float,
              cuts: Mapping[str, Cut]) -> None:
     held = held_by(module) if module is not None else []
-    groups: dict[str, dict[str, torch.Tensor]] = {}
-    for one in held:
-        first = one.names[0]
-        if first in cuts:
-            whole = one.tensor.detach().reshape(-1)
-            for piece, at, count in cuts[first].pieces(
-                    first, whole.numel(), whole.dtype.itemsize):
-                session.publish(name, piece, {
-                    piece: whole[at:at + count].cpu()}, deadline=deadline)
-        elif one.tensor.numel():
-            group = groups.setdefault(group_of(one.names), {})
-            group[first] = one.tensor.detach()
-    for group_name, tensors in groups.items():
-        session.publish(name, group_name, {
-            first: tensor.cpu() for first, tensor in tensors.items()},
-                        deadline=deadline)
+
+    def hand_over(group: tuple[str, dict[str, torch.Tensor]]) -> None:
+        session.publish(name, *group, deadline=deadline)
+
+    with in_order(hand_over, _groups(held, cuts)) as handed_over:
+        for _ in handed_over:
+            pass
     text = json.dumps({"format": _FORMAT, "key": dict(key),
                        "held": [_said_of(one) for one in held],
                        "cuts": {of: dataclasses.astuple(cut)
@@ -158,6 +150,25 @@ def _publish(session: _session.Session, name: str, key: Mapping[str, str],
         "manifest": torch.tensor(list(text), dtype=torch.uint8,
                                  device="cpu")},
                     deadline=deadline)
+
+
+def _groups(held: Sequence[Held], cuts: Mapping[str, Cut]
+            ) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
+    """On the host, each when it is asked for."""
+    groups: dict[str, dict[str, torch.Tensor]] = {}
+    for one in held:
+        first = one.names[0]
+        if first in cuts:
+            whole = one.tensor.detach().reshape(-1)
+            for piece, at, count in cuts[first].pieces(
+                    first, whole.numel(), whole.dtype.itemsize):
+                yield piece, {piece: whole[at:at + count].cpu()}
+        elif one.tensor.numel():
+            group = groups.setdefault(group_of(one.names), {})
+            group[first] = one.tensor.detach()
+    for group_name, tensors in groups.items():
+        yield group_name, {first: tensor.cpu()
+                           for first, tensor in tensors.items()}
 
 
 def _said_of(held: Held) -> list[Any]:

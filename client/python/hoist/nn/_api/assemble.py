@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import collections
-import concurrent.futures
 import contextlib
 import logging
-import os
-from typing import Any, Callable, Generator, Mapping, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 import torch
 from torch import nn
 
 from ... import _model
 from ..._errors import Aborted, DataLoss, InvalidArgument
+from ..._in_order import in_order
 from ..._model import Model
 from .._plan.budget import find_device, to_bytes
 from .._plan.in_place import refuse_several
@@ -33,8 +31,6 @@ from .options import Wanted
 from .originals import Originals
 
 log = logging.getLogger("hoist.nn")
-
-_AT_ONCE = max(1, min(4, os.cpu_count() or 1))  # Concurrent hand-overs.
 
 
 def assemble(root: nn.Module, wanted: Wanted, specs: list[GroupSpec],
@@ -200,7 +196,7 @@ def _make_live(attachment: Attachment, wanted: Wanted, specs: list[GroupSpec],
             spec, staged, lambda: publish_cast(session, cast_to, spec, group,
                                                wanted.deadline))
 
-    with _in_order(hand_over, specs) as handed_over:
+    with in_order(hand_over, specs) as handed_over:
         for spec, share, (group, coming) in zip(specs, shares, handed_over):
             live = Group(spec, attachment.parts[share], coming, group,
                              attachment.shelf, wanted.deadline, wanted.idle)
@@ -302,32 +298,9 @@ def _hand_over_pieces(attachment: Attachment, wanted: Wanted,
         for piece in pieces:  # A look-up each, for which threads cost time.
             advance(hand_over(piece))
         return
-    with _in_order(hand_over, pieces) as handed_over:
+    with in_order(hand_over, pieces) as handed_over:
         for nbytes in handed_over:
             advance(nbytes)
-
-
-def _in_order(work: Callable[[GroupSpec], Any], specs: list[GroupSpec]
-           ) -> contextlib.closing[Generator[Any, None, None]]:
-    """Results in order, with a few groups at once: writing, copying and hashing
-    a group each take a CPU. All have ended after the block."""
-    return contextlib.closing(_results_of(work, specs))
-
-
-def _results_of(work: Callable[[GroupSpec], Any],
-                specs: list[GroupSpec]) -> Generator[Any, None, None]:
-    with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as pool:
-        coming: collections.deque[Any] = collections.deque()
-        try:
-            for spec in specs:
-                coming.append(pool.submit(work, spec))
-                if len(coming) == _AT_ONCE:
-                    yield coming.popleft().result()
-            while coming:
-                yield coming.popleft().result()
-        finally:
-            for one in coming:
-                one.cancel()
 
 
 def _plan(attachment: Attachment, wanted: Wanted) -> None:
