@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import time
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
 PROMPTS = ([1, 2, 3, 4, 5, 6, 7], [11, 500, 23, 900, 41])
 
@@ -150,20 +150,24 @@ class Engine:
         from vllm.compilation.counter import compilation_counter
         return compilation_counter.num_aot_artifacts_loaded
 
-    def generate(self, tokens: int = 24, adapter: Any = None
+    def generate(self, tokens: int = 24, adapter: Any = None,
+                 prompts: Sequence[Sequence[int]] | None = None
                  ) -> list[list[int]]:
-        return [list(one.token_ids) for one in self._made(tokens, adapter)]
+        return [list(one.token_ids)
+                for one in self._made(tokens, adapter, prompts)]
 
     def probable(self, tokens: int = 24, most: int = 20) -> list[Any]:
         """Of each token the most probable ones, with their logarithms."""
         return [[sorted((token, one.logprob) for token, one in step.items())
                  for step in made.logprobs]
-                for made in self._made(tokens, None, logprobs=most)]
+                for made in self._made(tokens, None, None, logprobs=most)]
 
-    def _made(self, tokens: int, adapter: Any, **options: Any) -> list[Any]:
+    def _made(self, tokens: int, adapter: Any,
+              prompts: Sequence[Sequence[int]] | None, **options: Any
+              ) -> list[Any]:
         from vllm import SamplingParams
         made = self.llm.generate(
-            [{"prompt_token_ids": list(one)} for one in PROMPTS],
+            [{"prompt_token_ids": list(one)} for one in prompts or PROMPTS],
             SamplingParams(temperature=0, max_tokens=tokens, detokenize=False,
                            ignore_eos=True, **options),
             use_tqdm=False, lora_request=adapter)

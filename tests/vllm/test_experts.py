@@ -162,16 +162,6 @@ def test_kernels_of_other_forms_are_told():
             experts=triton.OAITritonMxfp4ExpertsMonolithic)))
 
 
-def test_kernels_that_no_gpu_has_shown_are_refused_there(monkeypatch):
-    whole = model(method())
-    assert why_not_shared(whole, balanced=False) is None
-    monkeypatch.setattr(_kernels, "current_platform",
-                        types.SimpleNamespace(is_cuda=lambda: True))
-    assert "other tokens on a GPU" in why_not_shared(whole, balanced=False)
-    monkeypatch.setenv(_kernels.UNPROVEN, "1")
-    assert why_not_shared(whole, balanced=False) is None
-
-
 def test_a_kernels_name_is_a_part_of_the_key_of_published_weights():
     marlin, emulated = (kernels_of(model(method(backend=one))) for one in (
         Mxfp4MoeBackend.MARLIN, Mxfp4MoeBackend.EMULATION))
