@@ -49,6 +49,11 @@ class Place:
         return (self.model if kind == "llama"
                 else self.model.with_name(f"{self.model.name}-{kind}"))
 
+    def bytes_of(self, kind: str) -> int:
+        """Of its weights."""
+        return sum(path.stat().st_size
+                   for path in self.of(kind).glob("*.safetensors"))
+
     def make(self, *kinds: str, layers: int = 16) -> None:
         """Another process makes what is not there, so that none of the GPU's
         memory is this one's."""

@@ -7,7 +7,7 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING, Any, Sequence
 
-from engines import Engine, RealDaemon, gpu_mib, hoistd, why_not
+from engines import GIB, Engine, RealDaemon, gpu_mib, hoistd, why_not
 from steps import rates_of
 
 if TYPE_CHECKING:
@@ -63,8 +63,9 @@ def quantised(run: Run) -> None:
 
 def large(run: Run) -> None:
     """gpt-oss of $HOIST_ENGINE_LAYERS of the 120B one's 36 layers, with that
-    part of 24 GiB on the device: in CUDA graphs, and eagerly. Each layer takes
-    1.7 GB of the disk, and twice 1.8 GB of the host."""
+    part of 24 GiB on the device: in CUDA graphs, beside vLLM's own offloading
+    of all else, and eagerly. Each layer takes 1.7 GB of the disk, and twice
+    1.8 GB of the host."""
     layers = int(os.environ.get("HOIST_ENGINE_LAYERS", "24"))
     place = dataclasses.replace(run.place, model=run.place.caches / "model")
     place.make("gpt_oss_large", layers=layers)
@@ -73,8 +74,10 @@ def large(run: Run) -> None:
                 host_gib=int(1.8 * layers) + 4) as daemon:
         options = {"model": str(place.of("gpt_oss_large")),
                    "moe_backend": "marlin"}
+        offloaded = round(place.bytes_of("gpt_oss_large") / GIB - budget, 2)
         _in_place(run, daemon, f"{layers} layers of gpt-oss-120b",
-                  (f"{int(budget * 1024)}MiB",), patience_s=540, **options)
+                  (f"{int(budget * 1024)}MiB",), patience_s=540,
+                  offload_gb=offloaded, **options)
         run.end_engines()
         eager = {"mode": 0, "cudagraph_mode": "NONE"}
         _in_place(run, daemon, f"{layers} layers, eagerly",
@@ -84,15 +87,20 @@ def large(run: Run) -> None:
 
 def _in_place(run: Run, daemon: RealDaemon, what: str,
               budgets: Sequence[float | str], patience_s: int = 0,
-              **options: Any) -> None:
-    """A plain engine, and beside it one for each budget. Of long prompts
-    plain's own tokens differ with some kernels, and then say nothing."""
+              offload_gb: float = 0, **options: Any) -> None:
+    """A plain engine, and beside it one for each budget, and one that offloads
+    itself, if told how much. Of long prompts plain's own tokens differ with
+    some kernels, and then say nothing."""
     options = {"compilation_config": GRAPHS, **options}
-    engines = [run.begin(f"plain, {what}", **options), *(
+    engines = [run.begin(f"plain, {what}", **options)]
+    if offload_gb:
+        engines.append(run.begin(f"--cpu-offload-gb {offload_gb}, {what}",
+                                 cpu_offload_gb=offload_gb, **options))
+    engines += [
         run.begin(f"hoist, in place, {budget}, {what}", socket=daemon.socket,
                   **options, load_format="hoist", model_loader_extra_config={
                       "in_place": "auto", "budget": budget, "deadline": 500})
-        for budget in budgets)]
+        for budget in budgets]
     for engine in engines:
         engine.patience_s = max(engine.patience_s, patience_s)
     want: Any = None

@@ -147,7 +147,8 @@ def rivals(run: Run) -> None:
     of 0.5: with its bytes on the device, and with its bytes a pass."""
     with hoistd(run.place) as daemon:
         ours = run.begin("hoist, 0.5", **_with(0.5, daemon))
-        theirs = _rivals(run)
+        weights = run.place.bytes_of("llama")
+        theirs = _rivals(run, weights)
         # All have compiled before one is measured.
         engines = (ours, *theirs)
         absent = dict(zip(engines, why_not(engines)))
@@ -155,7 +156,7 @@ def rivals(run: Run) -> None:
             rates, moved = _streamed(run, ours, daemon)
             run.row("Rivals", engine=ours.name, **rates, **{
                 "own MiB": gpu_mib(ours.process.pid),
-                "weights on the device, GiB": 0.5 * _weights(run) / GIB,
+                "weights on the device, GiB": 0.5 * weights / GIB,
                 "a pass, GiB": moved / GIB})
         ours.end()
         for engine, streamed in theirs.items():
@@ -166,15 +167,9 @@ def rivals(run: Run) -> None:
         run.check(f"{engine.name} starts: {why}", why is None)
 
 
-def _weights(run: Run) -> int:
-    return sum(path.stat().st_size
-               for path in run.place.model.glob("*.safetensors"))
-
-
-def _rivals(run: Run) -> dict[Engine, float]:
+def _rivals(run: Run, weights: int) -> dict[Engine, float]:
     """With the bytes that each streams a pass. Of 16 layers a budget of 0.5
     streams 11: two more have their memory as slots."""
-    weights = _weights(run)
     layer = max(path.stat().st_size
                 for path in run.place.model.glob("*-00002-of-*"))
     found = {}
