@@ -90,7 +90,7 @@ void GroupToProto(const Group& group, GroupIndex index, pb::Group* out) {
   }
 }
 
-void ModelToProto(const Model& model, pb::Model* out) {
+void ModelToProtoWithoutGroups(const Model& model, pb::Model* out) {
   const ModelSpec& spec = *model.spec;
   out->set_id(model.id.number());
   out->set_name(spec.name);
@@ -100,6 +100,11 @@ void ModelToProto(const Model& model, pb::Model* out) {
   out->set_owner_tenant(std::string(model.owner.tenant()));
   out->set_published(spec.published);
   out->set_image_bytes(spec.image_bytes);
+}
+
+void ModelToProto(const Model& model, pb::Model* out) {
+  ModelToProtoWithoutGroups(model, out);
+  const ModelSpec& spec = *model.spec;
   uint32_t index = 0;
   for (const std::shared_ptr<const Group>& group : spec.groups) {
     pb::Group* const added = out->add_groups();

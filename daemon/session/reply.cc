@@ -218,6 +218,11 @@ Outbound EncodeReply(Reply reply) {
   }
   pb::DaemonMessage message;
   message.set_request_id(reply.ticket.request_id);
+  const auto* model = std::get_if<ModelPtr>(&reply.body);
+  if (model != nullptr && reply.ticket.without_groups) {
+    ModelToProtoWithoutGroups(**model, message.mutable_model());
+    return Pack(message);
+  }
   Fds fds =
       std::visit([&](auto& body) { return Write(body, message); }, reply.body);
   return Pack(message, std::move(fds));

@@ -72,11 +72,13 @@ void VerbRouter::Resume(const Ticket& ticket, SessionId session,
 absl::Status VerbRouter::Route(const Ticket& ticket, SessionId session,
                                const hoist::v1::ClientMessage& message,
                                std::vector<hoist::UniqueFd> fds) {
+  Ticket to = ticket;
+  to.without_groups = message.publish().without_groups();
   HOIST_ASSIGN_OR_RETURN(SessionRequest request,
                          RequestFromProto(message, std::move(fds)));
   std::visit(
       [&](auto& args) {
-        engine_.Ask(session, std::move(args), ReplyTo(mailbox_, ticket));
+        engine_.Ask(session, std::move(args), ReplyTo(mailbox_, to));
       },
       request);
   return absl::OkStatus();

@@ -145,6 +145,7 @@ Status Publish(Session& session, const hoist_publish_options& options,
   request.readers = static_cast<Hoist__V1__Readers>(options.readers);
   request.deadline_ms = options.deadline_ms;
   request.of_session = options.of_session != 0;
+  request.without_groups = model == nullptr;
   if (options.content != nullptr) {
     request.content = Binary({options.content, HOIST_CONTENT_BYTES});
   }

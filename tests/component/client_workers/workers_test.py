@@ -201,7 +201,7 @@ class Workers(unittest.TestCase):
         arrays["strided"] = np.arange(12, dtype=np.float32).reshape(3, 4).T
         arrays["scalar"] = np.array(1.5)
         arrays["empty"] = np.empty((0, 3), np.int16)
-        session.publish("mine", "g0", arrays)
+        self.assertIsNone(session.publish_group("mine", "g0", arrays))
         model = session.publish("mine", "g1", {"u": arrays["t1"]})
         self.assertTrue(model.published)
         self.assertEqual([g.name for g in model], ["g0", "g1"])

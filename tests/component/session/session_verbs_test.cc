@@ -134,8 +134,7 @@ TEST_F(SessionVerbs, TwentyThousandExplicitTensorsGoBothWays) {
             "layer.0.block.of.a.long.name.19999");
 }
 
-TEST_F(SessionVerbs, PublishHandsOverTheImage) {
-  const hoist::UniqueFd image = SealedMemfd(4096);
+ClientMessage OneTensorsPublication() {
   ClientMessage message;
   message.set_request_id(7);
   auto* ask = message.mutable_publish();
@@ -147,6 +146,12 @@ TEST_F(SessionVerbs, PublishHandsOverTheImage) {
   tensor->set_dtype(hoist::v1::DTYPE_F32);
   tensor->add_shape(4);
   tensor->set_size_bytes(16);
+  return message;
+}
+
+TEST_F(SessionVerbs, PublishHandsOverTheImage) {
+  const hoist::UniqueFd image = SealedMemfd(4096);
+  const ClientMessage message = OneTensorsPublication();
   ASSERT_TRUE(client().Send(message, std::vector<int>{image.get()}));
   auto call = engine().verb<PublishArgs>().Next();
   EXPECT_EQ(call.args.model, "made");
@@ -161,6 +166,28 @@ TEST_F(SessionVerbs, PublishHandsOverTheImage) {
   const auto reply = client().Receive();
   EXPECT_EQ(reply->message.code(),
             static_cast<int>(absl::StatusCode::kAlreadyExists));
+}
+
+TEST_F(SessionVerbs, APublishersModelHasNoGroupsIfItWantsNone) {
+  auto spec = std::make_shared<ModelSpec>();
+  spec->name = "made";
+  spec->published = true;
+  spec->groups = {std::make_shared<const Group>()};
+  spec->group_contents.resize(1);
+  const auto model = std::make_shared<const Model>(
+      Model{.id = ModelId(3), .spec = std::move(spec)});
+  const auto told = [&](bool without_groups) {
+    const hoist::UniqueFd image = SealedMemfd(4096);
+    ClientMessage message = OneTensorsPublication();
+    message.mutable_publish()->set_without_groups(without_groups);
+    EXPECT_TRUE(client().Send(message, std::vector<int>{image.get()}));
+    engine().verb<PublishArgs>().Next().done(model);
+    return client().Receive()->message.model();
+  };
+  EXPECT_EQ(told(false).groups_size(), 1);
+  EXPECT_EQ(told(true).groups_size(), 0);
+  EXPECT_EQ(told(true).id(), 3u);
+  EXPECT_EQ(told(true).name(), "made");
 }
 
 TEST_F(SessionVerbs, ReadImageHandsOverTheMemfdAndIsJustAnswered) {

@@ -163,9 +163,10 @@ typedef struct hoist_publish_options {
 } hoist_publish_options;
 
 /* Adds one group to a published model, and creates the model if it is new.
- * `model`, if not NULL, gets the resulting model. Tensors with the same data
- * and size are stored once. The bytes are copied before this returns. Only its
- * owner adds to a model. A group that is there already is attached to.
+ * `model`, if not NULL, gets the resulting model with all its groups: use NULL
+ * for many. Tensors with the same data and size are stored once. The bytes are
+ * copied before this returns. Only its owner adds to a model. A group that is
+ * there already is attached to.
  * ALREADY_EXISTS: it has other bytes. RESOURCE_EXHAUSTED: no space on the host
  * in time. DATA_LOSS: the bytes do not match `content`; hoistd kept nothing. */
 HOIST_API int hoist_publish_group(hoist_session* session,
