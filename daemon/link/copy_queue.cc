@@ -41,26 +41,21 @@ CopyQueue::~CopyQueue() {
   }
 }
 
-absl::Status CopyQueue::Add(LinkParty party, LinkPiece piece, absl::Time now,
-                            bool& queued) {
-  queued = false;
+absl::Status CopyQueue::Add(LinkParty party, LinkPiece piece, absl::Time now) {
   absl::Status status;
   for (const HostRows& rows : piece.rows) {
     status = copies_->CopyRowsIn(rows);
-    queued |= status.ok() || rows.count > 1;  // Of several some may be.
     if (!status.ok()) break;
   }
   if (!piece.to.empty()) {
     status = copies_->CopyOut(piece.to, piece.from_offset);
-    queued = status.ok();
   }
-  if (!queued) return status;
   const uint64_t number = ++last_;
   std::vector<WordWrite>& words = piece.words;
   words.push_back({by_stream_, static_cast<uint32_t>(number)});
   if (status.ok()) status = copies_->WriteWords(words);
   if (!status.ok()) {
-    // The copies are in flight anyway; the stream's thread reports their end.
+    // What is in flight stays so; the stream's thread reports its end.
     copies_->Then(
         [this, number](const absl::Status&) { by_thread_.store(number); });
   }

@@ -40,10 +40,9 @@ class CopyQueue {
   CopyQueue& operator=(const CopyQueue&) = delete;
   ~CopyQueue();
 
-  // On an error the piece is not queued, or queued without its words, as
-  // `queued` says. A queued piece will be among those that ended.
-  absl::Status Add(LinkParty party, LinkPiece piece, absl::Time now,
-                   bool& queued);
+  // The piece will be among those that ended. After an error too: some of it
+  // may be in flight, without its words.
+  absl::Status Add(LinkParty party, LinkPiece piece, absl::Time now);
   // For a recording: pieces before the last one ended at `ended`, which began
   // at `began`.
   void Note(absl::Time ended, absl::Time began);

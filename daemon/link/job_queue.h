@@ -52,13 +52,9 @@ class JobQueue : public LinkCustomer {
 
   bool Look(absl::Time) override { return false; }
   bool HasPiece() override { return !waiting_.empty(); }
-  void Refused(const absl::Status& why, bool queued) override {
+  void Refused(const absl::Status& why) override {
     const Jobs jobs = under_way_.back();
-    if (!queued) under_way_.pop_back();
-    for (const JobPtr& job : jobs) {
-      if (!queued) --job->under_way;
-      Give(job, Annotate(why, Load::kWhat));
-    }
+    for (const JobPtr& job : jobs) Give(job, Annotate(why, Load::kWhat));
   }
   void Ended(const absl::Status& status, absl::Time) override {
     const Jobs jobs = std::move(under_way_.front());

@@ -322,18 +322,14 @@ void Link::Queue(LinkParty party, absl::Time now) {
   share_.Charge(party, bytes, now);
   const bool was_idle = copies_->under_way() == 0;
   Pin(piece);
-  bool queued = false;
-  const absl::Status status =
-      copies_->Add(party, std::move(piece), now, queued);
-  if (queued) {
-    if (was_idle) meter_.Began(now);
-    Count(party, bytes);
-    TraceQueued(bytes);
-    if (party.of == LinkClass::kBackground) {
-      background_next_ = now + PauseBesideReads(bytes, now);
-    }
+  const absl::Status status = copies_->Add(party, std::move(piece), now);
+  if (was_idle) meter_.Began(now);
+  Count(party, bytes);
+  TraceQueued(bytes);
+  if (party.of == LinkClass::kBackground) {
+    background_next_ = now + PauseBesideReads(bytes, now);
   }
-  if (!status.ok()) member.customer->Refused(status, queued);
+  if (!status.ok()) member.customer->Refused(status);
 }
 
 void Link::Count(LinkParty party, uint64_t bytes) {

@@ -75,9 +75,8 @@ class LinkCustomer {
   virtual bool HasPiece() = 0;
   // Its next piece, of 1 to `at_most` bytes, queued at once.
   virtual LinkPiece TakePiece(uint64_t at_most) = 0;
-  // The last piece taken met an error. `queued`: part of it is in flight, and
-  // Ended follows; else it has ended.
-  virtual void Refused(const absl::Status& why, bool queued) = 0;
+  // The last piece taken met an error. Some of it may be in flight until Ended.
+  virtual void Refused(const absl::Status& why) = 0;
   // The oldest piece in flight has ended; or, with an error, never will.
   virtual void Ended(const absl::Status& status, absl::Time now) = 0;
   // No more copies of this customer are possible.

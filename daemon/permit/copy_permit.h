@@ -62,7 +62,7 @@ class CopyPermit final : public GrantCustomer {
   bool Look(absl::Time now) override;
   bool HasPiece() override { return !closed_ && may_go_ && wanted_ > 0; }
   LinkPiece TakePiece(uint64_t at_most) override;
-  void Refused(const absl::Status&, bool) override {}
+  void Refused(const absl::Status&) override {}
   void Ended(const absl::Status& status, absl::Time now) override;
   void Fail(absl::Status why) override;
   uint64_t done() const override { return done_; }

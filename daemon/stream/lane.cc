@@ -430,8 +430,7 @@ LinkPiece Lane::TakePiece(uint64_t at_most) {
   return piece;
 }
 
-void Lane::Refused(const absl::Status& why, bool queued) {
-  if (!queued) under_way_.pop_back();
+void Lane::Refused(const absl::Status& why) {
   Fail(Annotate(why, "copy to the device"));
 }
 

@@ -63,7 +63,7 @@ class Lane final : public LinkCustomer {
   bool Look(absl::Time now) override;
   bool HasPiece() override;
   LinkPiece TakePiece(uint64_t at_most) override;
-  void Refused(const absl::Status& why, bool queued) override;
+  void Refused(const absl::Status& why) override;
   void Ended(const absl::Status& status, absl::Time now) override;
   // Ends the plan: releases its waiters, starts no loads. Only the first reason
   // counts.

@@ -92,11 +92,11 @@ class CopyStream {
   virtual ~CopyStream() = default;  // Waits for queued copies.
 
   // Host to device. `from` and the device range must stay valid until the
-  // callback of a later Then(). Slabs of the range must be adjacent (kMemfd,
-  // kVmm).
+  // callback of a later Then(), after an error too: some may be in flight.
+  // Slabs of the range must be adjacent (kMemfd, kVmm).
   virtual absl::Status CopyIn(uint64_t to_offset,
                               std::span<const std::byte> from) = 0;
-  // As CopyIn for each row. On an error some may be queued.
+  // As CopyIn for each row.
   virtual absl::Status CopyRowsIn(const HostRows& rows) {
     absl::Status status;
     for (uint64_t i = 0; i < rows.count && status.ok(); ++i) {
@@ -104,7 +104,7 @@ class CopyStream {
     }
     return status;
   }
-  // Device to host.
+  // Device to host; likewise.
   virtual absl::Status CopyOut(std::span<std::byte> to,
                                uint64_t from_offset) = 0;
   // Writes words after everything queued before: a CPU or GPU that sees a word

@@ -191,8 +191,7 @@ TEST(CopyQueue, APieceBeforeANotedOneHasEndedByThen) {
   for (int i = 1; i <= 2; ++i) {
     LinkPiece piece;
     piece.Add(0, from);
-    bool queued = false;
-    ASSERT_OK(queue->Add(LinkParty::Leases(), std::move(piece), time, queued));
+    ASSERT_OK(queue->Add(LinkParty::Leases(), std::move(piece), time));
     ASSERT_TRUE(Until([&] { return queue->running() == 0; }));
     EXPECT_EQ(queue->under_way(), i);
   }

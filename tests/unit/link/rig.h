@@ -59,7 +59,7 @@ class Repeater final : public LinkCustomer {
     return taken_ < options_.pieces && taken_ - ended_ < options_.at_once;
   }
   LinkPiece TakePiece(uint64_t) override;
-  void Refused(const absl::Status&, bool) override { ADD_FAILURE(); }
+  void Refused(const absl::Status&) override { ADD_FAILURE(); }
   void Ended(const absl::Status&, absl::Time) override { ++ended_; }
   void Fail(absl::Status) override { options_.pieces = 0; }
   bool quiet(bool) const override { return ended_ == options_.pieces; }
