@@ -177,6 +177,8 @@ bool Delivery::Give(Need& need, Copy& copy, absl::Time now, Effects& effects) {
     need.gated = !need.blocked.why.ok();
     if (need.gated) {
       supply_.needs().Block(need);
+      // Its memory is promised to plans, some of which may lend it.
+      if (need.urgent) AskPlansForRoom(need, now, effects);
       return false;
     }
   }

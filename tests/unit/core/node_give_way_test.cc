@@ -362,6 +362,27 @@ TEST_F(NodeGiveWay, AStageThatFitsOrDoesNotWaitAsksNobody) {
   EXPECT_THAT(rig_.TakeGiveWay(), IsEmpty());
 }
 
+// Its copy is there, and the lease of it would take promised memory.
+TEST_F(NodeGiveWay, AStageOfAnIdleCopyInPromisedMemoryAsksAPlan) {
+  const ModelId small = rig_.AddModel(second_, "small", {1});
+  const GroupKey key = {small, GroupIndex(0)};
+  ASSERT_THAT(rig_.Release(second_, rig_.StageNow(second_, key)), IsOk());
+  const ModelId large =
+      rig_.AddModel(first_, "large", std::vector<uint64_t>(8, 1));
+  std::vector<uint32_t> order(8);
+  std::iota(order.begin(), order.end(), 0u);
+  SetPlanArgs all = rig_.PlanArgs(large, order, 0, absl::Seconds(10));
+  all.gives_way = true;
+  const PlanGrant whole = rig_.PlanOf(rig_.SetPlan(first_, all));
+  ASSERT_EQ(whole.resident_bytes, 8 * kPage);
+  const RequestId stage = rig_.Stage(second_, key, absl::Seconds(10));
+  const std::vector<hoistd::GiveWay> asks = rig_.TakeGiveWay();
+  ASSERT_THAT(asks, SizeIs(1));
+  EXPECT_EQ(asks[0].plan, whole.id);
+  GiveWay(first_, whole.id);
+  EXPECT_TRUE(IsSet(stage));
+}
+
 TEST_F(NodeGiveWay, AStageIsRefusedByItsDeadlineWhereAPlanStays) {
   const PlanGrant whole = rig_.PlanOf(rig_.SetPlan(first_, Args(a_)));
   const RequestId stage =
