@@ -524,8 +524,10 @@ TEST_F(CtlTest, TraceWritesAFileOrStandardOutput) {
   for (const char* time : {"0.03", "30ms", "0.03s", "0.0005min"}) {
     const Ran ran = Ctl({"trace", "record", "--for", time, "--out", path});
     EXPECT_EQ(ran.exit, 0) << ran.err;
-    EXPECT_THAT(ran.out, StartsWith("recorded 0.0 s in " + path +
-                                    ": 0 slices, nothing dropped\n"));
+    // How long it was is up to the scheduler.
+    EXPECT_THAT(ran.out, StartsWith("recorded "));
+    EXPECT_THAT(ran.out,
+                HasSubstr(" s in " + path + ": 0 slices, nothing dropped\n"));
     EXPECT_EQ(ran.err, "recording for 30 ms; Ctrl-C ends it early\n");
   }
   std::stringstream written;
