@@ -36,7 +36,8 @@ void PrintLoaded(const v1::LoadProgress& last, const v1::LoadRequest& request,
              << Hex(model.fingerprint()) << '\n';
   if (last.left_out_groups() > 0) {
     output.out << last.left_out_groups()
-               << " groups did not fit there and stay where they were\n";
+               << " groups did not fit there and stay where they were: "
+               << Shown(last.left_out_reason()) << '\n';
   }
 }
 

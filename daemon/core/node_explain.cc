@@ -1,11 +1,14 @@
 // Texts of refusals, as the asker may know them. A user learns of its own
 // sessions and models, and only the sum of all others. Admins learn all.
 #include <algorithm>
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "daemon/core/node_picture.h"
 
 namespace hoistd {
@@ -144,14 +147,16 @@ std::string NodePicture::KeptText(DeviceIndex device, const Peer* asker) const {
             " is held open by idle workers that do not answer");
     return text;
   }
-  std::set<User> uids;
+  std::map<User, std::vector<int32_t>> keepers;
   for (const auto& [id, session] : node_.tenure.sessions().all()) {
-    uids.insert(session.uid());
+    if (!node_.space.slabs().Keeps(id, device)) continue;
+    keepers[session.uid()].push_back(session.args.peer.pid);
   }
-  for (const User uid : uids) {
+  for (const auto& [uid, pids] : keepers) {
     AddPart(text, node_.space.slabs().KeptBytes(device, uid),
             absl::StrCat(" is held open by idle workers of uid ", uid.number(),
-                         " that do not answer"));
+                         " (pid ", absl::StrJoin(pids, ", "),
+                         ") that do not answer"));
   }
   return text;
 }

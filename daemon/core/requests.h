@@ -410,6 +410,7 @@ struct LoadProgress {
   uint32_t done_groups = 0;
   uint32_t total_groups = 0;
   uint32_t left_out_groups = 0;  // Without room; not an error.
+  std::string left_out_reason;   // Of one of them.
 };
 
 // A check's finding, and its remedy.

@@ -168,6 +168,12 @@ Opened SlabBook::OpenedBy(DeviceIndex device, SlabId slab) const {
   return Opened::kIdle;
 }
 
+bool SlabBook::Keeps(SessionId id, DeviceIndex device) const {
+  return std::ranges::any_of(sessions_.at(id).slabs, [&](const auto& slab) {
+    return slab.first.device == device && slab.second.kept;
+  });
+}
+
 uint64_t SlabBook::KeptBytes(DeviceIndex device,
                              std::optional<User> uid) const {
   uint64_t bytes = 0;

@@ -87,6 +87,8 @@ class SlabBook {
 
   bool HasOpen(SessionId id, DeviceIndex device, SlabId slab) const;
   Opened OpenedBy(DeviceIndex device, SlabId slab) const;
+  // Whether the session keeps one open against a request.
+  bool Keeps(SessionId id, DeviceIndex device) const;
   // Bytes of slabs kept open against requests, by the user's sessions or by
   // all. A slab counts once.
   uint64_t KeptBytes(DeviceIndex device, std::optional<User> uid) const;

@@ -144,9 +144,8 @@ void Engine::Start(Call<LoadArgs> call, Effects& effects) {
   state->open = state->at.total_groups;
   if (state->open == 0) return state->done(state->at);
   std::vector<CopyRef> copies;
-  for (uint32_t g = 0; g < state->open; ++g) {
+  for (uint32_t g = 0; g < state->open; ++g)
     copies.push_back({{args.model, GroupIndex(g)}, {args.to, false}});
-  }
   const auto each = [state](const CopyRef& copy, absl::Status status) {
     if (status.ok()) {
       ++state->at.done_groups;
@@ -155,6 +154,7 @@ void Engine::Start(Call<LoadArgs> call, Effects& effects) {
       state->progress(state->at);
     } else if (absl::IsResourceExhausted(status)) {
       ++state->at.left_out_groups;
+      state->at.left_out_reason = std::string(status.message());
     } else if (state->failed.ok()) {
       state->failed = std::move(status);
     }

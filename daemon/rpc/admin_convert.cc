@@ -87,6 +87,7 @@ void ProgressToProto(const LoadProgress& progress, pb::LoadProgress* out) {
   out->set_done_groups(progress.done_groups);
   out->set_total_groups(progress.total_groups);
   out->set_left_out_groups(progress.left_out_groups);
+  out->set_left_out_reason(progress.left_out_reason);
 }
 
 void CheckProgressToProto(const CheckProgress& progress,

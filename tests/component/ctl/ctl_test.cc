@@ -269,6 +269,7 @@ class CtlLoadTest : public CtlTest {
       progress.done_bytes = progress.total_bytes = 8192;
       progress.done_groups = progress.total_groups = 2;
       progress.left_out_groups = 1;
+      progress.left_out_reason = "the host is full";
       call.done(progress);
     });
   }
@@ -283,6 +284,7 @@ TEST_F(CtlLoadTest, OnlyTheResultWhereThereIsNoTerminal) {
   EXPECT_EQ(ran.exit, 0) << ran.err;
   EXPECT_THAT(ran.out, StartsWith("loaded tiny to host: 8.0 KiB, 2 of 2"));
   EXPECT_THAT(ran.out, HasSubstr("1 groups did not fit"));
+  EXPECT_THAT(ran.out, HasSubstr("stay where they were: the host is full\n"));
   EXPECT_EQ(name_, "tiny");
   EXPECT_TRUE(to_ == OnHost());
 }

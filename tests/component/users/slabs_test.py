@@ -15,7 +15,7 @@ HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE / "../../support"))
 
 import hoist  # noqa: E402
-from real_daemon import MIB, RealDaemon  # noqa: E402
+from real_daemon import MIB, RealDaemon, write_safetensors  # noqa: E402
 
 try:
     import numpy as np
@@ -181,7 +181,7 @@ class Slabs(unittest.TestCase):
         self.assertEqual(other.step(), f"planned {GROUPS * 2}")
 
     def test_a_stopped_worker_costs_a_refusal_that_says_why(self):
-        self.start()
+        self.start(extra='[models]\nroots = ["/"]\n')
         idle = self.idle()
         other = self.worker(OTHER, holds(deadline=4))
         planner = self.worker(OTHER + 1, plans)
@@ -195,8 +195,14 @@ class Slabs(unittest.TestCase):
             self.assertIn("ResourceExhausted", said)
             self.assertIn("is held open by idle workers that do not", said)
             self.assertNotIn(str(IDLE), said)
-        self.assertIn(f"held open by idle workers of uid {IDLE}",
-                      admin.step())
+        silent = (f"held open by idle workers of uid {IDLE} (pid {idle.pid}) "
+                  "that do not answer")
+        self.assertIn(silent, admin.step())
+        path = self.daemon.path / "loaded.safetensors"
+        write_safetensors(path, {
+            f"l.{n}.w": ("U8", [2 * MIB], bytes(2 * MIB))
+            for n in range(GROUPS)})
+        self.assertIn(silent, self.daemon.ctl("load", path, "--tier", "device"))
 
     def test_its_going_on_or_its_end_gives_the_memory(self):
         for end in (Worker.go_on, Worker.end):

@@ -132,8 +132,9 @@ TEST(NodeSlabs, WhoDoesNotAnswerKeepsItAndAnotherIsToldSo) {
   t.rig.Advance(absl::Seconds(8));
   EXPECT_THAT(t.StatusOf(later),
               StatusIs(kExhausted, HasSubstr("held open by idle workers")));
-  EXPECT_THAT(t.StatusOf(admins),
-              StatusIs(kExhausted, HasSubstr("idle workers of uid 1 that")));
+  EXPECT_THAT(
+      t.StatusOf(admins),
+      StatusIs(kExhausted, HasSubstr("idle workers of uid 1 (pid 0) that")));
   EXPECT_EQ(std::count_if(t.rig.events().begin(), t.rig.events().end(),
                           [&](const NodeEvent& event) {
                             return event.kind == EventKind::kSlabsHeldOpen &&
