@@ -10,6 +10,7 @@ import time
 from typing import Any, Callable
 
 import hoist
+from hoist import _hot
 from hoist._plan import Plan
 from hoist.nn._run import hooks
 
@@ -23,8 +24,10 @@ class HookTime:
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
-        self._books = [(hooks.Begin, "__call__", "group"),
-                       (hooks.End, "__call__", "group"),
+        fast = _hot.fast()
+        fronts = () if fast is None else (fast.Entry, fast.Exit)
+        self._books = [*((one, "__call__", "group")
+                         for one in (hooks.Begin, hooks.End, *fronts)),
                        (hooks.BeginPass, "__call__", "pass"),
                        (hooks.EndPass, "__call__", "pass"),
                        *((plan, name, name[1:]) for plan in gc.get_objects()

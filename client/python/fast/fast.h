@@ -64,7 +64,7 @@ int Put(PyObject* on, PyObject* swaps);
 bool AreCounts(PyObject* values, PyObject* storages, PyObject* uses,
                PyObject* seen);
 
-// enter, leave and know; see gates.cc.
+// know; see gates.cc.
 extern PyMethodDef gate_methods[];
 
 // The module's state; see gate_types.h.

@@ -40,6 +40,29 @@ PyObject* MakeGate(PyTypeObject* type, PyObject* arguments, PyObject*) {
   return self;
 }
 
+PyObject* MakeFront(PyTypeObject* type, PyObject* arguments, PyObject*) {
+  PyObject *hook, *passes, *groups, *call;
+  if (!PyArg_ParseTuple(arguments, "OOO!O", &hook, &passes, &PyTuple_Type,
+                        &groups, &call)) {
+    return nullptr;
+  }
+  const State& state = *static_cast<State*>(PyType_GetModuleState(type));
+  if (!state.Is(hook, kHookType) || !state.Is(passes, kPassesType) ||
+      !state.Is(call, kCallType)) {
+    PyErr_SetString(PyExc_TypeError, "expected a Hook, Passes, and a Call");
+    return nullptr;
+  }
+  auto* make = reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc));
+  PyObject* self = make(type, 0);
+  if (self == nullptr) return nullptr;
+  Front& front = As<Front>(self);
+  front.hook = Py_NewRef(hook);
+  front.passes = Py_NewRef(passes);
+  front.groups = Py_NewRef(groups);
+  front.call = Py_NewRef(call);
+  return self;
+}
+
 PyObject** ObjectsOf(PyObject* self) {
   return reinterpret_cast<PyObject**>(self + 1);
 }
@@ -65,6 +88,17 @@ void Delete(PyObject* self) {
   reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(self);
   Py_DECREF(type);
 }
+
+PyMemberDef front_members[] = {
+    {"hook", T_OBJECT, offsetof(Front, hook), READONLY, nullptr}, {}};
+
+PyMemberDef hook_fields[] = {
+    {"removed", T_BOOL, offsetof(HookFields, removed), 0, nullptr}, {}};
+
+PyMemberDef passes_fields[] = {
+    {"turns", T_OBJECT_EX, offsetof(PassesFields, turns), 0, nullptr},
+    {"current", T_OBJECT_EX, offsetof(PassesFields, current), 0, nullptr},
+    {}};
 
 PyMemberDef staged_fields[] = {
     {"before", T_OBJECT, offsetof(StagedFields, before), 0, nullptr},
@@ -128,11 +162,27 @@ PyType_Slot gate_slots[] = {
     {Py_tp_clear, reinterpret_cast<void*>(Clear<kKept>)},
     {}};
 
+template <ternaryfunc kCalled>
+PyType_Slot front_slots[] = {
+    {Py_tp_new, reinterpret_cast<void*>(MakeFront)},
+    {Py_tp_call, reinterpret_cast<void*>(kCalled)},
+    {Py_tp_members, front_members},
+    {Py_tp_dealloc, reinterpret_cast<void*>(Delete<4>)},
+    {Py_tp_traverse, reinterpret_cast<void*>(Visit<4>)},
+    {Py_tp_clear, reinterpret_cast<void*>(Clear<4>)},
+    {}};
+
 constexpr unsigned kCollected = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC;
 constexpr unsigned kBase = kCollected | Py_TPFLAGS_BASETYPE;
 
 PyType_Spec specs[kTypes] = {
     {"hoist._fast.Gate", sizeof(Gate), 0, kCollected, gate_slots},
+    {"hoist._fast.Entry", sizeof(Front), 0, kCollected, front_slots<Enter>},
+    {"hoist._fast.Exit", sizeof(Front), 0, kCollected, front_slots<Leave>},
+    {"hoist._fast.Hook", sizeof(HookFields), 0, kBase,
+     field_slots<0, hook_fields>},
+    {"hoist._fast.Passes", sizeof(PassesFields), 0, kBase,
+     field_slots<2, passes_fields>},
     {"hoist._fast.Staged", sizeof(StagedFields), 0, kBase,
      field_slots<4, staged_fields>},
     {"hoist._fast.Turns", sizeof(TurnsFields), 0, kBase,

@@ -36,8 +36,22 @@ struct Gate {
   bool entered;  // By `enter`, and not left since.
 };
 
+// Entry(hook, passes, groups, call) and Exit(...): what torch calls for a hook
+// of hoist.nn. The groups are a tuple.
+struct Front {
+  PyObject_HEAD PyObject *hook, *passes, *groups, *call;
+};
+
 // The fields of classes of hoist.nn that are read here; see `fields` in
 // _hot.py.
+
+struct HookFields {
+  PyObject_HEAD char removed;
+};
+
+struct PassesFields {
+  PyObject_HEAD PyObject *turns, *current;
+};
 
 struct StagedFields {
   PyObject_HEAD PyObject *before, *shown, *streams, *lease;
@@ -84,6 +98,10 @@ T& As(PyObject* object) {
 
 enum Type {
   kGateType,
+  kEntryType,
+  kExitType,
+  kHookType,
+  kPassesType,
   kStagedType,
   kTurnsType,
   kGroupType,
@@ -122,6 +140,10 @@ struct State {
 inline State& StateOf(PyObject* module) {
   return *static_cast<State*>(PyModule_GetState(module));
 }
+
+// The calls of an Entry and of an Exit; see gates.cc.
+PyObject* Enter(PyObject* self, PyObject* given, PyObject* keywords);
+PyObject* Leave(PyObject* self, PyObject* given, PyObject* keywords);
 
 // The process, also in a child of a fork.
 long OwnProcess();

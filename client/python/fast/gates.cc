@@ -1,8 +1,9 @@
-// The common ways into a module's groups and out of them, in one call each.
-// hoist.nn has every way in Python (Passes.enter, Passes.leave, Group.stage,
-// Group.end), and asks here first. A group that is not entered or left here is
-// Python's to do, and is as it was; the groups before may have ended, as they
-// would have.
+// The common ways into a module's groups and out of them, in one call each:
+// torch calls an Entry or an Exit. hoist.nn has every way in Python
+// (Passes.enter, Passes.leave, Group.stage, Group.end), which these call for
+// others. A group that is not entered or left here is Python's to do, and is as
+// it was; the groups before may have ended, as they would have.
+#include <algorithm>
 #include <vector>
 
 #include "gate_types.h"
@@ -28,9 +29,10 @@ class Name {
 namespace of_plan {
 Name done("_done"), stage("_stage");
 }
-Name put("_put");             // Of a binding.
-Name explained("explained");  // Of a part.
-Name data_ptr("data_ptr");    // Of a tensor.
+Name begin("_begin"), end("_end");  // Of a hook.
+Name put("_put");                   // Of a binding.
+Name explained("explained");        // Of a part.
+Name data_ptr("data_ptr");          // Of a tensor.
 
 void Assign(PyObject** field, PyObject* value) {
   const Ref last(std::exchange(*field, Py_NewRef(value)));
@@ -40,10 +42,6 @@ Ref Call(PyObject* function) { return Ref(PyObject_CallNoArgs(function)); }
 
 Ref Call(PyObject* function, PyObject* first, PyObject* second = nullptr) {
   return Ref(PyObject_CallFunctionObjArgs(function, first, second, nullptr));
-}
-
-PyObject* Answer(bool yes) {
-  return PyErr_Occurred() != nullptr ? nullptr : PyBool_FromLong(yes);
 }
 
 // This thread alone has the turn, and took it over from no other.
@@ -255,24 +253,19 @@ PassFields* PassOf(const State& state, PyObject* given) {
   return pass.open != nullptr && pass.sequence != nullptr ? &pass : nullptr;
 }
 
-// enter(turns, pass or None, groups, call): how many of them are entered; the
-// others are Python's.
-PyObject* Enter(PyObject* module, PyObject* const* given, Py_ssize_t count) {
-  if (count != 4 || !PyTuple_Check(given[2])) {
-    PyErr_SetString(PyExc_TypeError, "expected four arguments, a tuple third");
-    return nullptr;
-  }
-  const State& state = StateOf(module);
-  PyObject* const turns = given[0];
-  const PassFields* const pass = PassOf(state, given[1]);
+// How many of the groups are entered; the others are Python's. -1: an
+// exception.
+Py_ssize_t EnterAll(const State& state, PyObject* turns, PyObject* current,
+                    PyObject* groups) {
+  const PassFields* const pass = PassOf(state, current);
   Py_ssize_t entered = 0;
   if (pass != nullptr && pass->is_plain && IsMine(state, turns) &&
       Call(state.facts[kIsGradEnabled]).get() == Py_False) {
     const Ref task = Call(state.facts[kGraphTask]);
     Ref stream;
     while (task && PyLong_AsLong(task.get()) < 0 &&
-           entered < PyTuple_Size(given[2])) {
-      const Group group(state, PyTuple_GetItem(given[2], entered));
+           entered < PyTuple_Size(groups)) {
+      const Group group(state, PyTuple_GetItem(groups, entered));
       if (!group.IsResident(state) &&
           !EnterOne(state, &As<TurnsFields>(turns), *pass, group, &stream)) {
         break;
@@ -280,15 +273,16 @@ PyObject* Enter(PyObject* module, PyObject* const* given, Py_ssize_t count) {
       ++entered;
     }
   }
-  return PyErr_Occurred() != nullptr ? nullptr : PyLong_FromSsize_t(entered);
+  return PyErr_Occurred() != nullptr ? -1 : entered;
 }
 
-// Whether none of its tensors is over the group's bytes, as far as is seen.
-bool IsApart(const State& state, const Gate& gate, PyObject* output) {
+// Whether none of its tensors is over the groups' bytes, as far as is seen.
+bool IsApart(const State& state, const std::vector<Group>& groups,
+             PyObject* output) {
   if (output == Py_None) return true;
   if (PyTuple_CheckExact(output)) {
     for (Py_ssize_t at = 0; at < PyTuple_Size(output); ++at) {
-      if (!IsApart(state, gate, PyTuple_GetItem(output, at))) return false;
+      if (!IsApart(state, groups, PyTuple_GetItem(output, at))) return false;
     }
     return true;
   }
@@ -298,22 +292,20 @@ bool IsApart(const State& state, const Gate& gate, PyObject* output) {
   }
   const Ref there(PyObject_CallMethodObjArgs(output, data_ptr.get(), nullptr));
   const size_t address = there ? PyLong_AsSize_t(there.get()) : 0;
-  return PyErr_Occurred() == nullptr && address - gate.address >= gate.bytes;
+  if (PyErr_Occurred() != nullptr) return false;
+  return std::none_of(groups.begin(), groups.end(), [&](const Group& group) {
+    return address - group.gate->address < group.gate->bytes;
+  });
 }
 
-// leave(turns, pass or None, groups, call, output): of all of them, or none.
-PyObject* Leave(PyObject* module, PyObject* const* given, Py_ssize_t count) {
-  if (count != 5 || !PyTuple_Check(given[2])) {
-    PyErr_SetString(PyExc_TypeError, "expected five arguments, a tuple third");
-    return nullptr;
-  }
-  const State& state = StateOf(module);
-  PyObject* const turns = given[0];
-  PassFields* const pass = PassOf(state, given[1]);
+// Leaves all of the groups, or none. Also false with an exception.
+bool LeaveAll(const State& state, PyObject* turns, PyObject* current,
+              const Front& front, PyObject* output) {
+  PassFields* const pass = PassOf(state, current);
   std::vector<Group> leaving;
   bool may = true;
-  for (Py_ssize_t at = 0; at < PyTuple_Size(given[2]); ++at) {
-    Group group(state, PyTuple_GetItem(given[2], at));
+  for (Py_ssize_t at = 0; at < PyTuple_Size(front.groups); ++at) {
+    Group group(state, PyTuple_GetItem(front.groups, at));
     if (group.IsResident(state)) continue;
     may = group.gate != nullptr && std::exchange(group.gate->entered, false) &&
           group.fields->state == group[kStaged] &&
@@ -323,24 +315,44 @@ PyObject* Leave(PyObject* module, PyObject* const* given, Py_ssize_t count) {
   const auto held = static_cast<Py_ssize_t>(leaving.size());
   if (!may || held == 0 || pass == nullptr || !IsMine(state, turns) ||
       As<TurnsFields>(turns).depth <= held || PyList_Size(pass->open) != 0) {
-    return Answer(false);
+    return false;
   }
-  for (const Group& group : leaving) {
-    if (!IsApart(state, *group.gate, given[4])) {
-      PyErr_Clear();  // A tensor's; Python gets it again.
-      return Answer(false);
-    }
+  if (!IsApart(state, leaving, output)) {
+    PyErr_Clear();  // A tensor's; Python gets it again.
+    return false;
   }
-  Assign(&pass->last, given[3]);
+  Assign(&pass->last, front.call);
   for (; !leaving.empty(); leaving.pop_back()) {
     const Group& group = leaving.back();
-    if (PyList_Append(pass->open, group.self.get()) != 0) return nullptr;
+    if (PyList_Append(pass->open, group.self.get()) != 0) return false;
     As<StagedFields>(group[kStaged]).running = 0;
     --As<TurnsFields>(turns).depth;
     --As<TurnsFields>(turns).held;
   }
-  return Answer(true);
+  return true;
 }
+
+// A front's call, as far as both kinds have it in common.
+struct Called {
+  explicit Called(PyObject* self)
+      : front(As<Front>(self)),
+        state(*static_cast<State*>(PyType_GetModuleState(Py_TYPE(self)))),
+        turns(Py_XNewRef(As<PassesFields>(front.passes).turns)),
+        current(Py_XNewRef(As<PassesFields>(front.passes).current)) {}
+
+  // These are not a hook's arguments, so many: torch takes a hook that was just
+  // removed for one without keywords.
+  bool IsUnusual(PyObject* given, PyObject* keywords, Py_ssize_t usual) const {
+    return PyTuple_Size(given) != usual ||
+           (keywords != nullptr && PyDict_Size(keywords) != 0);
+  }
+
+  bool IsRemoved() const { return As<HookFields>(front.hook).removed != 0; }
+
+  const Front& front;
+  const State& state;
+  const Ref turns, current;
+};
 
 // know(*facts): before the first gate.
 PyObject* Know(PyObject* module, PyObject* const* given, Py_ssize_t count) {
@@ -358,9 +370,41 @@ PyObject* Know(PyObject* module, PyObject* const* given, Py_ssize_t count) {
 
 }  // namespace
 
+// A hook before a module's call: (module, args, kwargs).
+PyObject* Enter(PyObject* self, PyObject* given, PyObject* keywords) {
+  const Called called(self);
+  const Front& front = called.front;
+  if (called.IsUnusual(given, keywords, 3)) {
+    return PyObject_Call(front.hook, given, keywords);
+  }
+  if (called.IsRemoved()) Py_RETURN_NONE;
+  const Py_ssize_t entered = EnterAll(called.state, called.turns.get(),
+                                      called.current.get(), front.groups);
+  if (entered < 0) return nullptr;
+  if (entered == PyTuple_Size(front.groups)) Py_RETURN_NONE;
+  const Ref count(PyLong_FromSsize_t(entered));
+  return PyObject_CallMethodObjArgs(
+      front.hook, begin.get(), PyTuple_GetItem(given, 1),
+      PyTuple_GetItem(given, 2), count.get(), nullptr);
+}
+
+// One after it: (module, args, kwargs, output).
+PyObject* Leave(PyObject* self, PyObject* given, PyObject* keywords) {
+  const Called called(self);
+  const Front& front = called.front;
+  if (called.IsUnusual(given, keywords, 4)) {
+    return PyObject_Call(front.hook, given, keywords);
+  }
+  PyObject* const output = PyTuple_GetItem(given, 3);
+  if (called.IsRemoved() || LeaveAll(called.state, called.turns.get(),
+                                     called.current.get(), front, output)) {
+    Py_RETURN_NONE;
+  }
+  if (PyErr_Occurred() != nullptr) return nullptr;
+  return PyObject_CallMethodObjArgs(front.hook, end.get(), output, nullptr);
+}
+
 PyMethodDef gate_methods[] = {{"know", Erased(Know), METH_FASTCALL, nullptr},
-                              {"enter", Erased(Enter), METH_FASTCALL, nullptr},
-                              {"leave", Erased(Leave), METH_FASTCALL, nullptr},
                               {}};
 
 }  // namespace hoist::fast

@@ -21,7 +21,7 @@ Put = Callable[[list[Swap], list[Swap]], bool]
 Counts = Callable[[list[Any], list[int], Any], Any]
 
 NAME = "_fast.abi3.so"
-INTERFACE = 4  # Of the extension that this package knows.
+INTERFACE = 5  # Of the extension that this package knows.
 _GONE = object()
 
 

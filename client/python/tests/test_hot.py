@@ -259,16 +259,14 @@ def test_the_extension_reads_counts_behind_an_address(fast):
 
 
 def test_gates_refuse_other_arguments(fast):
-    for call in (fast.enter, fast.leave, fast.know, fast.counts, fast.Gate):
+    for call in (fast.know, fast.counts, fast.Gate, fast.Entry, fast.Exit):
         with pytest.raises(TypeError):
             call(1)
     with pytest.raises(TypeError, match="Calls"):
         fast.Gate(1, 1, *[None] * 13)
-    for call, given in ((fast.enter, 4), (fast.leave, 5)):
-        with pytest.raises(TypeError, match="tuple"):
-            call(*[None] * given)
-    assert fast.enter(None, None, (None,), None) == 0  # No group is None.
-    assert fast.leave(None, None, (None,), None, None) is False
+    for front in (fast.Entry, fast.Exit):
+        with pytest.raises(TypeError, match="Passes"):
+            front(None, None, (), None)
 
 
 def test_fields_are_attributes(fast):

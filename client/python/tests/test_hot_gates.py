@@ -63,6 +63,12 @@ class World:
                                      explained=lambda error: error)
         self.staged: dict[Any, None] = {}
         self.plan = Thing(_stage=self._stage, _done=self._done)
+        self.passes = self.with_fields("Passes", turns=self.turns)
+        self.hook = self.with_fields(
+            "Hook", removed=False,
+            _begin=lambda args, kwargs, entered: (args, kwargs, entered),
+            _end=lambda output: ("left to Python", output))
+        type(self.hook).__call__ = lambda _, *given: ("called", given)
 
     def with_fields(self, name: str, **fields: Any) -> Any:
         """An object of a class with that type's fields."""
@@ -105,14 +111,23 @@ class World:
         holder["weight"] = off[0][2]
         return group
 
+    def front(self, kind: str, *groups: Any) -> Any:
+        self.passes.current = self.current
+        return getattr(self.fast, kind)(self.hook, self.passes, groups, self.call)
+
     def enter(self, *groups: Any) -> int:
-        entered: int = self.fast.enter(self.turns, self.current, groups, self.call)
+        """How many of them."""
+        answer = self.front("Entry", *groups)("module", "args", "kwargs")
+        if answer is None:
+            return len(groups)
+        assert answer[:2] == ("args", "kwargs")
+        entered: int = answer[2]
         return entered
 
     def leave(self, *groups: Any, output: Any = None) -> bool:
-        left: bool = self.fast.leave(self.turns, self.current, groups, self.call,
-                                     output)
-        return left
+        answer = self.front("Exit", *groups)("module", "args", "kwargs", output)
+        assert answer in (None, ("left to Python", output))
+        return answer is None
 
 
 @pytest.mark.parametrize("index, stream", [(None, None), (1, HANDLE + 1)])
@@ -184,6 +199,26 @@ def test_a_call_with_residents_alone_has_nothing_to_leave():
     group.state = Resident()
     assert world.enter(group) == 1 and world.calls == []
     assert world.leave(group) is False and world.turns.held == 1
+
+
+def test_a_removed_hook_does_nothing():
+    world = World(None)
+    group = world.group(3)
+    world.hook.removed = True
+    assert world.front("Entry", group)("module", "args", "kwargs") is None
+    assert world.front("Exit", group)("module", "args", "kwargs", "out") is None
+    assert world.calls == [] and group.state is world.idle
+
+
+def test_other_arguments_are_the_hooks():
+    """Torch calls a hook without keywords that another thread has just removed."""
+    world = World(None)
+    group = world.group(3)
+    for kind, given in (("Entry", (1, 2)), ("Exit", (1, 2, 3))):
+        assert world.front(kind, group)(*given) == ("called", given)
+    with pytest.raises(TypeError):
+        world.front("Entry", group)(1, 2, kwargs=3)
+    assert world.calls == []
 
 
 @pytest.mark.parametrize("output", [

@@ -30,23 +30,40 @@ BUDGET = "300KiB"  # Of 792: nothing but two blocks' ring.
 
 
 class Counted:
-    """The extension; how often its ways were taken, and not."""
+    """The fronts of a module's hooks; how often Python was not asked, and was."""
 
-    def __init__(self, gates: Any) -> None:
-        self._gates = gates
+    def __init__(self, model: nn.Module) -> None:
         self.entered: list[bool] = []  # All of a call's groups.
         self.left: list[bool] = []
         self.stages = 0
+        fast = _hot.fast()
+        for one in model.modules():
+            for hooks, kind, ask, book in (
+                    (one._forward_pre_hooks, fast.Entry, "_begin", self.entered),
+                    (one._forward_hooks, fast.Exit, "_end", self.left)):
+                for key, front in hooks.items():
+                    if type(front) is kind:
+                        hooks[key] = self._counting(front, ask, book)
 
-    def enter(self, turns: Any, current: Any, groups: Any, call: Any) -> int:
-        entered: int = self._gates.enter(turns, current, groups, call)
-        self.entered.append(entered == len(groups))
-        self.stages += sum(type(one.state) is Staged for one in groups[:entered])
-        return entered
+    def _counting(self, front: Any, ask: str, book: list[bool]) -> Any:
+        hook = front.hook
+        python = getattr(type(hook), ask).__get__(hook)
 
-    def leave(self, *given: Any) -> bool:
-        self.left.append(self._gates.leave(*given))
-        return self.left[-1]
+        def asked(*given: Any) -> Any:
+            book[-1] = False
+            return python(*given)
+
+        setattr(hook, ask, asked)
+
+        def call(*given: Any) -> Any:
+            book.append(True)
+            answer = front(*given)
+            if book is self.entered and book[-1]:
+                self.stages += sum(type(one.state) is Staged for one in hook.groups)
+            return answer
+
+        call.hook = hook
+        return call
 
 
 @pytest.fixture(autouse=True)
@@ -83,19 +100,13 @@ def run(model: nn.Module) -> None:
 
 
 def begins(model: nn.Module) -> list[Begin]:
-    return [hook for one in model.modules()
+    return [hook.hook for one in model.modules()
             for hook in one._forward_pre_hooks.values()
-            if isinstance(hook, Begin)]
-
-
-def counted(model: nn.Module) -> Counted:
-    passes = begins(model)[0].passes
-    passes.gates = Counted(passes.gates)
-    return passes.gates
+            if isinstance(getattr(hook, "hook", None), Begin)]
 
 
 def test_each_streamed_group_has_its_gate(model):
-    gates = counted(model)
+    gates = Counted(model)
     before = hoist.stats(model).stages
     for _ in range(3):
         run(model)
@@ -107,7 +118,7 @@ def test_each_streamed_group_has_its_gate(model):
 
 def test_gradients_take_pythons_way(model, device):
     x = inputs(device).requires_grad_(True)
-    gates = counted(model)
+    gates = Counted(model)
     grads = []
     for _ in range(3):
         for _ in range(2):  # A backward may have renewed the plan.
@@ -127,7 +138,7 @@ def test_gradients_take_pythons_way(model, device):
 
 def test_a_group_without_a_usual_way_is_pythons(model, device):
     """Once it is as usual again, so is its way."""
-    gates = counted(model)
+    gates = Counted(model)
     first = begins(model)[0].groups[0]
     for unusual in ("told", "pointers", "foreign"):
         run(model)
@@ -182,7 +193,9 @@ class Refusing:
 def test_a_refusal_leaves_what_python_leaves(model, call, error):
     plan = model._hoist.parts[0].plan
     hooks = begins(model)
-    passes, gated = hooks[0].passes, [hook.gated for hook in hooks]
+    passes = hooks[0].passes
+    around = passes._around
+    trace = around.trace
 
     def refused(group: int) -> Any:
         with Refusing(plan, call, group, error("no")):
@@ -197,23 +210,25 @@ def test_a_refusal_leaves_what_python_leaves(model, call, error):
                  for one in passes._groups])
 
     for at in {0, len(hooks) // 2, len(hooks) - 1}:
-        group = next(one.staged.index for one in gated[at] if not one.bound)
+        group = next(one.staged.index for one in hooks[at].groups
+                     if not one.bound)
         found = []
-        for ways in ([()] * len(hooks), gated):
-            for hook, way in zip(hooks, ways):
-                hook.gated = way
+        for pythons in (True, False):
+            around.trace = lambda _: trace(pythons)
+            run(model)
             found.append(refused(group))
             for _ in range(2):
                 run(model)
         assert found[0] == found[1]
-    gates = counted(model)
+    del around.trace
+    gates = Counted(model)
     for _ in range(2):
         run(model)
     assert all(gates.entered[-len(hooks):])
 
 
 def test_an_error_in_forward_leaves_what_python_leaves(model, device):
-    gates = counted(model)
+    gates = Counted(model)
     layer = model.layers[3]
     layer.forward = lambda x: 1 / 0
     with pytest.raises(ZeroDivisionError):
@@ -232,7 +247,7 @@ def test_a_view_that_outlives_its_forward_is_refused(model):
     layer = model.layers[3].up
     handle = layer.register_forward_hook(
         lambda module, *_: kept.append(module.weight.detach()))
-    gates = counted(model)
+    gates = Counted(model)
     with pytest.raises(hoist.FailedPrecondition, match="a view of .*up.weight"):
         run(model)
     assert any(gates.entered)

@@ -23,6 +23,9 @@ class Surroundings(Protocol):
         """Calls of the groups' modules are a part of compiled code, as far as
         modules show it."""
 
+    def trace(self, traced: bool) -> None:
+        """Whether compiled code may have the calls of this pass."""
+
     def trains(self) -> bool:
         """A parameter of the tree that is not hoist's needs gradients."""
 

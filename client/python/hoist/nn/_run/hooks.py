@@ -18,6 +18,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
+from ... import _hot
 from ..._eager import eager, inlined
 from ..._errors import FailedPrecondition
 from .._graph.compiled import calls_from_here, is_there
@@ -64,12 +65,13 @@ class NotCopied:
 
 
 @dataclasses.dataclass
-class Hook(NotCopied):
+class Hook(NotCopied, *_hot.fields("Hook")):  # type: ignore[misc]
     """Torch looks up whether a hook takes keywords when it calls it: a hook
     that another thread has just removed is called without."""
 
     passes: Passes
-    removed: bool = dataclasses.field(default=False, kw_only=True)
+    # (A default would hide the field.)
+    removed: bool = dataclasses.field(default_factory=bool, kw_only=True)
 
 
 @dataclasses.dataclass
@@ -79,10 +81,11 @@ class Begin(Hook):
     # The device of the inputs of each running call that moved them.
     came_from: list[torch.device] = dataclasses.field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        # The groups, if they may have gates.
-        self.gated = (tuple(self.groups) if self.passes.gates is not None
-                      else ())
+    def front(self) -> Any:
+        """What eager code calls: itself, or the common way in C."""
+        gates = self.passes.gates
+        return self if gates is None else gates.Entry(
+            self, self.passes, tuple(self.groups), self.call)
 
     @inlined
     def __call__(self, module: nn.Module, args: Any, kwargs: Any = None) -> Any:
@@ -102,16 +105,11 @@ class Begin(Hook):
         return keeps_weights_in_place()
 
     @eager
-    def _begin(self, args: Any, kwargs: Any) -> Any:
+    def _begin(self, args: Any, kwargs: Any, entered: int = 0) -> Any:
+        """entered: the first groups, so many, in C."""
         if self.removed:
             return None
         passes = self.passes
-        entered = 0
-        if self.gated:
-            entered = passes.gates.enter(passes.turns, passes.current, self.gated,
-                                         self.call)
-            if entered == len(self.gated):
-                return None
         for group in self.groups[entered:]:
             passes.enter(group, self.call)
         if not passes.moves_inputs:
@@ -125,6 +123,12 @@ class Begin(Hook):
 @dataclasses.dataclass
 class End(Hook):
     begin: Begin
+
+    def front(self) -> Any:
+        """See Begin."""
+        gates = self.passes.gates
+        return self if gates is None else gates.Exit(
+            self, self.passes, tuple(self.begin.groups), self.begin.call)
 
     @inlined
     def __call__(self, module: nn.Module, args: Any, kwargs: Any,
@@ -145,9 +149,6 @@ class End(Hook):
             return None
         begin = self.begin
         passes = self.passes
-        if begin.gated and passes.gates.leave(
-                passes.turns, passes.current, begin.gated, begin.call, output):
-            return None
         found = output
         back = begin.came_from.pop() if begin.came_from else None
         try:
@@ -376,6 +377,7 @@ class Hooks:
         self._ways: Modules | None = None  # From the root to calls.
         self._handles: list[Any] = []
         self._pass = _Pair()
+        self._traced = False  # The hooks are those for compiled code.
         # By module with groups.
         self._calls: weakref.WeakKeyDictionary[nn.Module, _Pair] = (
             weakref.WeakKeyDictionary())
@@ -418,8 +420,9 @@ class Hooks:
         for module, groups in triggers.items():
             if module not in self._calls:
                 begin = Begin(self._passes, groups)
-                self._calls[module] = _Pair(
+                pair = self._calls[module] = _Pair(
                     module, begin, End(self._passes, begin), groups)
+                self._put(module, pair)
         # If all groups are bound, later weights stay where they were made, as
         # in any module.
         watches = not self._passes.stands
@@ -438,6 +441,7 @@ class Hooks:
         if self._passes is not None and not self._pass.stands:
             begin = BeginPass(self._passes, self._compiled)
             self._pass = _Pair(self._root, begin, EndPass(self._passes, begin))
+            self._pass.put(traced=True)
 
     def _stand_around_compiled(self) -> None:
         """The root's call may have been compiled in place."""
@@ -485,6 +489,17 @@ class Hooks:
             self._ways = Modules(ways_to(self._root, {*self._calls}))
         return is_there(self._ways)
 
+    def trace(self, traced: bool) -> None:
+        if traced == self._traced:
+            return
+        self._traced = traced
+        for module, pair in self._calls.items():
+            self._put(module, pair)
+
+    def _put(self, module: nn.Module, pair: _Pair) -> None:
+        # Code of the root's call has read its hooks before a pass begins.
+        pair.put(self._traced or module is self._root)
+
     def trains(self) -> bool:
         return self._tree.trains()
 
@@ -522,12 +537,21 @@ class _Pair:
         self._key = _KEY_OF_PASSES if groups is None else _KEY_OF_GROUPS
         if module is not None:
             module._forward_pre_hooks_with_kwargs[self._key] = True
-            before: Any = module._forward_pre_hooks
-            before[self._key] = begin
-            before.move_to_end(self._key, last=False)
             module._forward_hooks_with_kwargs[self._key] = True
             module._forward_hooks_always_called[self._key] = True
-            module._forward_hooks[self._key] = end
+
+    def put(self, traced: bool) -> None:
+        """traced: torch.compile may read the hooks, which it does in Python."""
+        module = None if self._module is None else self._module()
+        if module is None:
+            return
+        before: Any = module._forward_pre_hooks
+        is_new = self._key not in before
+        before[self._key] = self.begin if traced else self.begin.front()
+        if is_new:
+            before.move_to_end(self._key, last=False)
+        module._forward_hooks[self._key] = (self.end if traced else
+                                            self.end.front())
 
     @property
     def stands(self) -> bool:

@@ -16,6 +16,7 @@ from typing import Any, Callable, Iterator
 import torch
 from torch import nn
 
+from ... import _hot
 from ..._errors import Aborted, FailedPrecondition, HoistError, Unavailable
 from .._graph.compiled import holds_addresses
 from .._plan.in_place import InPlaceWeights
@@ -42,7 +43,7 @@ log = logging.getLogger("hoist.nn")
 _SOON = 0.02  # Seconds until another look at a module that is called.
 
 
-class Passes:
+class Passes(*_hot.fields("Passes")):  # type: ignore[misc]
     """The passes of one attached module.
 
     Threads: any; passes of several threads take turns, but the GPU work that
@@ -133,6 +134,7 @@ class Passes:
             refuse_tracing()
             refuse_training(self._groups, args, kwargs)
         this.is_compiled = compiled or self._around.is_compiled()
+        self._around.trace(this.is_compiled)
         if this.is_compiled:
             self._keeps_shown = False
             if not self.stands:

@@ -1,9 +1,9 @@
 """Gates: the common ways into a group and out of it, in C.
 
-hoist._fast stages a module's groups, shows their weights and ends the groups
-before them in one call, if all is as usual: in a pass without gradients, compiled
-code or a CUDA graph's capture, for groups at a plan's fixed addresses. It answers
-how many of them it has entered; the others are left to Passes.
+hoist._fast stands in front of a module's hooks. It stages its groups, shows their
+weights and ends the groups before them in one call, if all is as usual: in a pass
+without gradients, compiled code or a CUDA graph's capture, for groups at a plan's
+fixed addresses. The first group without, and those after it, are the hook's.
 """
 
 from __future__ import annotations
