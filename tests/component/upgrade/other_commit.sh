@@ -3,8 +3,9 @@
 #
 # Builds hoistd and libhoist of another commit, in a worktree of its own below
 # BUILD. It has workers of either go on from the one build to the other and
-# back. COMMIT: "earlier" is the newest one before this tree's in which daemon/
-# differs. Exits with 77, and says why, where it cannot run.
+# back. COMMIT: "earlier" is the newest one before this tree's in which daemon's
+# code differs, and not its documents alone. Exits with 77, and says why, where
+# it cannot run.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../../.." && pwd)
@@ -18,7 +19,7 @@ git -C "$root" rev-parse --git-dir >/dev/null 2>&1 ||
 if [[ $wanted == earlier ]]; then
   # What the working tree has, committed or not, is "this one".
   for commit in $(git -C "$root" rev-list --first-parent -n 200 HEAD); do
-    if ! git -C "$root" diff --quiet "$commit" -- daemon; then
+    if ! git -C "$root" diff --quiet "$commit" -- 'daemon/*.cc' 'daemon/*.h'; then
       wanted=$commit
       break
     fi

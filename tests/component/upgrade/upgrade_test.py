@@ -168,7 +168,7 @@ class Upgraded(unittest.TestCase):
 
     def plan_ends(self, worker):
         """The error with which it did."""
-        return until(lambda: worker.ask("passes")["error"], seconds=20)
+        return until(lambda: worker.ask("passes")["error"])
 
     def session_ends(self, worker):
         """The one error that all of it ends with; what is mapped stays."""
