@@ -243,7 +243,6 @@ absl::StatusOr<std::shared_ptr<const ModelSpec>> SpecFromRecord(
   auto spec = std::make_shared<ModelSpec>();
   spec->name = in.name();
   if (!CopyBytes(in.content(), spec->content)) return Malformed("model");
-  spec->fingerprint = FingerprintOf(spec->content);
   for (const pb::PersistedSpec::File& file : in.files()) {
     HOIST_RETURN_IF_ERROR(AddFile(file, *spec));
   }

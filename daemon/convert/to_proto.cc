@@ -2,6 +2,7 @@
 
 #include "daemon/convert/types_convert.h"
 #include "daemon/model/model.h"
+#include "daemon/model/published_group.h"
 
 namespace hoistd {
 
@@ -94,7 +95,7 @@ void ModelToProtoWithoutGroups(const Model& model, pb::Model* out) {
   const ModelSpec& spec = *model.spec;
   out->set_id(model.id.number());
   out->set_name(spec.name);
-  out->set_fingerprint(spec.fingerprint.data(), spec.fingerprint.size());
+  out->set_fingerprint(std::string(sizeof(Fingerprint), '\0'));
   out->set_readers(ReadersToProto(model.readers));
   out->set_owner_uid(model.owner.number());
   out->set_owner_tenant(std::string(model.owner.tenant()));
@@ -105,6 +106,8 @@ void ModelToProtoWithoutGroups(const Model& model, pb::Model* out) {
 void ModelToProto(const Model& model, pb::Model* out) {
   ModelToProtoWithoutGroups(model, out);
   const ModelSpec& spec = *model.spec;
+  const Fingerprint fingerprint = FingerprintOf(ContentOf(spec));
+  out->set_fingerprint(fingerprint.data(), fingerprint.size());
   uint32_t index = 0;
   for (const std::shared_ptr<const Group>& group : spec.groups) {
     pb::Group* const added = out->add_groups();

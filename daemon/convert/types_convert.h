@@ -88,6 +88,7 @@ pb::DeviceKind DeviceKindToProto(DeviceKind kind);
 pb::Backing BackingToProto(Backing backing);
 void GroupToProto(const Group& group, GroupIndex index, pb::Group* out);
 void ModelToProto(const Model& model, pb::Model* out);
+// Nor has it a fingerprint: zeros.
 void ModelToProtoWithoutGroups(const Model& model, pb::Model* out);
 void DeviceToProto(const DeviceView& device, pb::Device* out);
 // Sets all fields but the descriptor's: `fd_index` or `path`.

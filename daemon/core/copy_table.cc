@@ -19,6 +19,12 @@ bool GroupEntry::unsaved() const {
   return !on_disk() && host != copies.end() && host->second.usable();
 }
 
+std::optional<GroupIndex> ModelEntry::Find(absl::string_view name) const {
+  const auto found = numbers.find(name);
+  if (found == numbers.end()) return std::nullopt;
+  return found->second;
+}
+
 uint32_t ModelEntry::missing() const {
   return static_cast<uint32_t>(std::count_if(
       groups.begin(), groups.end(),

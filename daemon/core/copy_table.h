@@ -16,6 +16,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "daemon/core/pageable_book.h"
 #include "daemon/core/requests.h"
@@ -105,7 +106,13 @@ struct GroupEntry {
 struct ModelEntry {
   ModelPtr model;
   std::deque<GroupEntry> groups;  // References survive publishing.
+  // Of groups that are not missing, by names that are theirs.
+  absl::flat_hash_map<absl::string_view, GroupIndex> numbers;
+  GroupIndex next_place{0};        // The first missing group, or the end.
+  std::optional<Content> content;  // ContentOf the spec, once computed.
 
+  // nullopt: the model has no such group.
+  std::optional<GroupIndex> Find(absl::string_view name) const;
   // Groups that no tier had at start and that were not published again.
   uint32_t missing() const;
 };

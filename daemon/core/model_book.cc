@@ -7,6 +7,7 @@
 #include "daemon/base/check.h"
 #include "daemon/base/status.h"
 #include "daemon/core/device_space.h"
+#include "daemon/model/file_header.h"
 #include "daemon/model/published_group.h"
 
 namespace hoistd {
@@ -30,7 +31,8 @@ absl::Status OtherWeights(const ModelSpec& has, const Fingerprint& wanted) {
       "model ", has.name,
       " is there with other weights or groups "
       "(fingerprint ",
-      FingerprintHex(has.fingerprint), ", not ", FingerprintHex(wanted),
+      FingerprintHex(FingerprintOf(ContentOf(has))), ", not ",
+      FingerprintHex(wanted),
       "); use another name, or forget it first (`hoistctl evict --forget`)"));
 }
 
@@ -73,7 +75,6 @@ ModelEntry& ModelBook::Enlist(ModelId id, std::shared_ptr<const ModelSpec> spec,
   }
   const bool is_new = named_.try_emplace({owner, spec->name}, id).second;
   HOIST_CHECK(is_new);
-  by_content_[spec->content].insert(id);
   auto model = std::make_shared<Model>();
   model->id = id;
   model->owner = owner;
@@ -86,7 +87,9 @@ ModelEntry& ModelBook::Add(ModelId id, std::shared_ptr<const ModelSpec> spec,
                            User owner, Readers readers) {
   ModelEntry& entry = Enlist(id, std::move(spec), owner, readers);
   for (const auto& group : entry.model->spec->groups) {
+    entry.numbers.emplace(group->name, entry.next_place);
     entry.groups.push_back({.group = group, .in_files = true});
+    entry.next_place = GroupIndex(entry.next_place.number() + 1);
   }
   return entry;
 }
@@ -102,11 +105,21 @@ ModelEntry& ModelBook::AddPublished(ModelId id, const std::string& name,
 absl::Status ModelBook::Put(ModelEntry& entry, GroupIndex place,
                             std::shared_ptr<const Group> group,
                             const Content& content) {
+  if (entry.Find(group->name).has_value()) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("model ", entry.model->spec->name, " has a group ",
+                     Quoted(group->name)));
+  }
   HOIST_ASSIGN_OR_RETURN(std::shared_ptr<const ModelSpec> spec,
                          WithGroup(*entry.model->spec, place, group, content));
   SetSpec(entry, std::move(spec));
   entry.groups.resize(entry.model->spec->groups.size());
+  entry.numbers.emplace(group->name, place);
   entry.groups[place.number()] = {.group = std::move(group)};
+  uint32_t next = entry.next_place.number();
+  while (next < entry.groups.size() && !IsMissing(*entry.groups[next].group))
+    ++next;
+  entry.next_place = GroupIndex(next);
   return absl::OkStatus();
 }
 
@@ -131,15 +144,8 @@ void ModelBook::SetSpec(ModelEntry& entry,
   model->spec = std::move(spec);
   quota_.Add(model->owner, Quota::kHeaderBytes,
              model->spec->book_bytes - before.book_bytes);
-  Unfile(before.content, model->id);
-  by_content_[model->spec->content].insert(model->id);
+  entry.content.reset();
   entry.model = std::move(model);
-}
-
-void ModelBook::Unfile(const Content& content, ModelId id) {
-  const auto same = by_content_.find(content);
-  same->second.erase(id);
-  if (same->second.empty()) by_content_.erase(same);
 }
 
 void ModelBook::Remove(ModelId id) {
@@ -148,7 +154,6 @@ void ModelBook::Remove(ModelId id) {
   quota_.Remove(model.owner, Quota::kHeaderBytes, model.spec->book_bytes);
   quota_.UnuseFiles(model.owner, model.spec->identities);
   named_.erase({model.owner, model.spec->name});
-  Unfile(model.spec->content, id);
   copies_.RemoveModel(id);
 }
 
@@ -163,21 +168,21 @@ ModelEntry* ModelBook::Named(User owner, const std::string& name) {
 
 ModelPtr ModelBook::Shared(User asker, const Content& content,
                            bool published) const {
-  const auto same = by_content_.find(content);
-  if (same == by_content_.end()) return nullptr;
   ModelPtr best;
   // Smaller is better: one's own, root's, another's.
   const auto rank = [&](const Model& model) {
     return model.owner == asker ? 0 : model.owner == User(0) ? 1 : 2;
   };
-  for (const ModelId id : same->second) {
-    const ModelPtr& model = copies_.FindModel(id)->model;
+  for (const auto& [id, entry] : copies_.models()) {
+    const ModelPtr& model = entry->model;
     if (model->spec->published != published) continue;
     if (model->owner != asker &&
         (model->readers != Readers::kEveryone || !users_share_devices_)) {
       continue;
     }
-    if (best == nullptr || rank(*model) < rank(*best)) best = model;
+    if (best != nullptr && rank(*model) >= rank(*best)) continue;
+    if (!entry->content.has_value()) entry->content = ContentOf(*model->spec);
+    if (*entry->content == content) best = model;
   }
   return best;
 }
@@ -250,18 +255,20 @@ std::optional<User> ModelBook::ReaderOf(uint64_t readers) const {
 }
 
 void ModelBook::Check() const {
-  size_t filed = 0;
-  for (const auto& [content, models] : by_content_) {
-    HOIST_CHECK(!models.empty());
-    filed += models.size();
-  }
-  HOIST_CHECK(filed == copies_.models().size());
   HOIST_CHECK(named_.size() == copies_.models().size());
   for (const auto& [id, entry] : copies_.models()) {
     const ModelSpec& spec = *entry->model->spec;
     HOIST_CHECK(named_.at({entry->model->owner, spec.name}) == id);
-    HOIST_CHECK(by_content_.at(spec.content).contains(id));
+    HOIST_CHECK(entry->content.value_or(ContentOf(spec)) == ContentOf(spec));
     HOIST_CHECK(entry->groups.size() == spec.groups.size());
+    uint32_t missing = 0;
+    for (const auto& group : spec.groups) missing += IsMissing(*group);
+    HOIST_CHECK(entry->numbers.size() + missing == spec.groups.size());
+    for (const auto& [name, index] : entry->numbers) {
+      HOIST_CHECK(spec.groups.at(index.number())->name == name);
+    }
+    HOIST_CHECK(missing > 0 ||
+                entry->next_place.number() == spec.groups.size());
   }
 }
 

@@ -6,10 +6,8 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "daemon/core/copy_table.h"
@@ -25,12 +23,12 @@ absl::Status OtherWeights(const ModelSpec& has, const Fingerprint& wanted);
 // AlreadyExists if the model has other readers than `wanted`, if given.
 absl::Status CheckReaders(const Model& has, std::optional<Readers> wanted);
 
-// A user has at most one model of a name. A model is indexed by its current
-// name and content, and has an entry for each group of its spec. In `quota` it
-// counts for its owner as one model, with its header's memory and its files.
+// A user has at most one model of a name. A model is indexed by its name, and
+// has an entry for each group of its spec. In `quota` it counts for its owner
+// as one model, with its header's memory and its files.
 //
 // Threads:  one at a time.
-// Owns:     names and contents. Borrows `copies`, where the models are, and
+// Owns:     names. Borrows `copies`, where the models are, and
 //           `quota`; both must outlive this object.
 // Bounds:   as many models as quotas allow; one number per tenant that ever
 //           had a model.
@@ -90,13 +88,11 @@ class ModelBook {
   ModelEntry& Enlist(ModelId id, std::shared_ptr<const ModelSpec> spec,
                      User owner, Readers readers);
   void SetSpec(ModelEntry& entry, std::shared_ptr<const ModelSpec> spec);
-  void Unfile(const Content& content, ModelId id);
 
   CopyTable& copies_;
   QuotaBook& quota_;
   const bool users_share_devices_;
   std::map<OwnedName, ModelId> named_;
-  absl::flat_hash_map<Content, std::set<ModelId>> by_content_;
   std::map<User, uint64_t> tenant_numbers_;  // Of tenants that ever had a
                                              // model.
 };

@@ -7,6 +7,7 @@
 #include "daemon/base/status.h"
 #include "daemon/core/node_picture.h"
 #include "daemon/model/model_name.h"
+#include "daemon/model/published_group.h"
 
 namespace hoistd {
 
@@ -32,8 +33,8 @@ absl::StatusOr<ModelPtr> Registry::AddModel(
   if (peer == nullptr) return absl::NotFoundError("the session is closed");
   if (tenure_.draining()) return Tenure::DrainsNow();
   if (const ModelEntry* own = models_.Named(peer->uid, spec->name)) {
-    if (own->model->spec->content != spec->content) {
-      return OtherWeights(*own->model->spec, spec->fingerprint);
+    if (ContentOf(*own->model->spec) != spec->content) {
+      return OtherWeights(*own->model->spec, FingerprintOf(spec->content));
     }
     HOIST_RETURN_IF_ERROR(CheckReaders(*own->model, readers));
     tenure_.sessions().Use(session, own->model->id);

@@ -110,7 +110,7 @@ bool Registry::Advance(RequestId request, absl::Time now, Effects& effects) {
 bool Registry::IsThere(const Incoming& incoming) const {
   const ModelEntry* model = models_.Named(incoming.owner, incoming.model);
   if (model == nullptr) return false;
-  const auto index = FindGroup(*model->model->spec, incoming.group->name);
+  const auto index = model->Find(incoming.group->name);
   // A lost group is published again.
   return index.has_value() && model->groups[index->number()].lost.ok();
 }
@@ -191,7 +191,7 @@ absl::StatusOr<ModelPtr> Registry::Adopt(const Incoming& incoming,
   }
   if (entry != nullptr) {
     const ModelSpec& spec = *entry->model->spec;
-    const auto index = FindGroup(spec, incoming.group->name);
+    const auto index = entry->Find(incoming.group->name);
     if (index.has_value()) {
       if (spec.group_contents[index->number()] != content) {
         return OtherWeights(spec, FingerprintOf(content));
@@ -228,7 +228,7 @@ absl::StatusOr<ModelPtr> Registry::Adopt(const Incoming& incoming,
                                   incoming.readers);
     persisted_.Add(PersistedModel{id, entry->model});
   }
-  const GroupIndex place = NextPlace(*entry->model->spec);
+  const GroupIndex place = entry->next_place;
   const bool was_missing = place.number() < entry->groups.size();
   HOIST_RETURN_IF_ERROR(models_.Put(*entry, place, incoming.group, content));
   // Before the image: once both are recorded, nothing else was ever there.

@@ -18,12 +18,8 @@ namespace hoistd {
 
 struct ModelSpec {
   std::string name;
-  // Files: SHA-256 over their identities and the groups with their layout.
-  // Published: over the groups' contents, whatever their order (ModelContent).
-  // Two models of one content have the same weights in the same groups.
+  // Of files: SHA-256 over their identities and the groups with their layout.
   Content content = {};
-  // Its first half, for people and logs; nothing is found by it.
-  Fingerprint fingerprint = {};
   bool published = false;
   // Files, in the order that SheetRange::file counts; empty if published.
   std::vector<std::string> files;

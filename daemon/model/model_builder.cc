@@ -242,7 +242,6 @@ absl::StatusOr<std::shared_ptr<const ModelSpec>> BuildModel(
     model->groups.push_back(std::move(group));
   }
   model->content = FileContent(*model, sources);
-  model->fingerprint = FingerprintOf(model->content);
   return model;
 }
 

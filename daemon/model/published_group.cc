@@ -170,11 +170,8 @@ Content ModelContent(std::vector<Content> groups) {
   return hasher.Finish();
 }
 
-GroupIndex NextPlace(const ModelSpec& model) {
-  const auto missing =
-      std::find_if(model.groups.begin(), model.groups.end(),
-                   [](const auto& group) { return IsMissing(*group); });
-  return GroupIndex(static_cast<uint32_t>(missing - model.groups.begin()));
+Content ContentOf(const ModelSpec& model) {
+  return model.published ? ModelContent(model.group_contents) : model.content;
 }
 
 std::shared_ptr<const ModelSpec> WithPlaces(const ModelSpec& model,
@@ -186,8 +183,6 @@ std::shared_ptr<const ModelSpec> WithPlaces(const ModelSpec& model,
       (groups - padded->groups.size()) * BookBytesOf(*missing);
   padded->groups.resize(groups, missing);
   padded->group_contents.resize(groups);
-  padded->content = ModelContent(padded->group_contents);
-  padded->fingerprint = FingerprintOf(padded->content);
   return padded;
 }
 
@@ -204,10 +199,6 @@ absl::StatusOr<std::shared_ptr<const ModelSpec>> WithGroup(
     return absl::AlreadyExistsError(
         absl::StrCat("model ", model.name, " has a group ",
                      Quoted(model.groups[at]->name), " at ", at, " already"));
-  }
-  if (FindGroup(model, group->name).has_value()) {
-    return absl::AlreadyExistsError(absl::StrCat(
-        "model ", model.name, " has a group ", Quoted(group->name)));
   }
   if (!model.published) {
     return absl::FailedPreconditionError(
@@ -232,8 +223,6 @@ absl::StatusOr<std::shared_ptr<const ModelSpec>> WithGroup(
   }
   grown->groups[at] = std::move(group);
   grown->group_contents[at] = content;
-  grown->content = ModelContent(grown->group_contents);
-  grown->fingerprint = FingerprintOf(grown->content);
   return grown;
 }
 

@@ -55,22 +55,23 @@ Content GroupContent(const Group& group, const ContentPlan& plan,
 // and their contents in ascending order.
 Content ModelContent(std::vector<Content> groups);
 
+// Two models of one content have the same weights in the same groups. Of a
+// published model: ModelContent, in a time as it has groups. Its first half is
+// the model's fingerprint, for people and logs; nothing is found by it.
+Content ContentOf(const ModelSpec& model);
+
 // Keeps the place of a published group that no tier had when hoistd began, so
 // that the others have the indexes that workers know. It has no name, no
 // tensors and no bytes; its owner's quota pays for the place.
 inline bool IsMissing(const Group& group) { return group.name.empty(); }
 
-// The place of a published model's next group: its first missing one, or the
-// end.
-GroupIndex NextPlace(const ModelSpec& model);
-
 // The model with missing groups at its end, until it has so many.
 std::shared_ptr<const ModelSpec> WithPlaces(const ModelSpec& model,
                                             uint32_t groups);
 
-// The model with the group at `place`. AlreadyExists: it has a group of that
-// name, or there. OutOfRange: the place is beyond its end. FailedPrecondition:
-// it is read from files. ResourceExhausted: over kMaxTensors tensors.
+// The model with the group, of a new name, at `place`. AlreadyExists: it has a
+// group there. OutOfRange: the place is beyond its end. FailedPrecondition: it
+// is read from files. ResourceExhausted: over kMaxTensors tensors.
 absl::StatusOr<std::shared_ptr<const ModelSpec>> WithGroup(
     const ModelSpec& model, GroupIndex place,
     std::shared_ptr<const Group> group, const Content& content);

@@ -187,7 +187,8 @@ void NodeReader::Summary(const ModelEntry& entry, pb::ModelSummary* out) const {
   const ModelSpec& spec = *model.spec;
   out->set_id(model.id.number());
   out->set_name(spec.name);
-  out->set_fingerprint(spec.fingerprint.data(), spec.fingerprint.size());
+  const Fingerprint fingerprint = FingerprintOf(ContentOf(spec));
+  out->set_fingerprint(fingerprint.data(), fingerprint.size());
   out->set_readers(ReadersToProto(model.readers));
   out->set_owner_uid(model.owner.number());
   out->set_owner_tenant(std::string(model.owner.tenant()));

@@ -267,7 +267,6 @@ absl::StatusOr<ModelPtr> NodeRig::AddSpec(SessionId session,
   sheet->bytes = end;
   if (end > 0) sheet->runs.push_back({0, 100, end});
   spec->sheets.assign(spec->identities.size(), sheet);
-  spec->fingerprint = FingerprintOf(spec->content);
   absl::StatusOr<ModelPtr> model = Do([&](Effects& e) {
     return node_->registry().AddModel(session, spec, readers, e);
   });

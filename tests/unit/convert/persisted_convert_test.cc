@@ -84,7 +84,6 @@ TEST(PersistedConvert, SpecsOfFiles) {
   ASSERT_OK_AND_ASSIGN(const auto back, SpecFromRecord(ToRecord(spec)));
   EXPECT_EQ(back->name, "m");
   EXPECT_EQ(back->content, spec.content);
-  EXPECT_EQ(back->fingerprint, FingerprintOf(spec.content));
   EXPECT_FALSE(back->published);
   EXPECT_EQ(back->files, spec.files);
   EXPECT_EQ(back->identities, spec.identities);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "daemon/model/model.h"
+#include "daemon/model/published_group.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "hoist/shared/image_layout.h"
@@ -219,7 +220,6 @@ TEST(ModelToProto, AGroupSurvivesTheRoundTrip) {
   ASSERT_OK_AND_ASSIGN(Group group, GroupFromProto(GoodGroup()));
   auto spec = std::make_shared<ModelSpec>();
   spec->name = "m";
-  spec->fingerprint.fill(0xab);
   spec->published = true;
   spec->image_bytes = group.image_bytes;
   spec->groups.push_back(std::make_shared<Group>(group));
@@ -229,7 +229,10 @@ TEST(ModelToProto, AGroupSurvivesTheRoundTrip) {
   ModelToProto(model, &out);
   EXPECT_EQ(out.id(), 7u);
   EXPECT_EQ(out.name(), "m");
-  EXPECT_EQ(out.fingerprint(), std::string(16, '\xab'));
+  const Fingerprint fingerprint =
+      FingerprintOf(ModelContent(model.spec->group_contents));
+  EXPECT_EQ(out.fingerprint(),
+            std::string(fingerprint.begin(), fingerprint.end()));
   EXPECT_EQ(out.readers(), pb::READERS_EVERYONE);
   EXPECT_EQ(out.owner_uid(), 1000u);
   EXPECT_TRUE(out.published());

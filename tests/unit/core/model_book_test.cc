@@ -141,9 +141,9 @@ TEST(ModelBook, AGroupMoreIsAnotherContent) {
   Books books;
   ModelEntry& entry =
       books.models.AddPublished(ModelId(1), "m", kAnn, kEveryone);
-  const Content empty = entry.model->spec->content;
+  const Content empty = ContentOf(*entry.model->spec);
   ASSERT_OK(books.models.Put(entry, GroupIndex(0), GroupOf("a"), ContentOf(1)));
-  const Content one = entry.model->spec->content;
+  const Content one = ContentOf(*entry.model->spec);
   EXPECT_NE(one, empty);
   EXPECT_EQ(books.models.Shared(kBob, one, true)->id, ModelId(1));
   books.Check();
@@ -165,6 +165,7 @@ TEST(ModelBook, WhatIsMissingKeepsItsPlaceAndIsLost) {
   ASSERT_OK(books.models.Put(entry, GroupIndex(2), GroupOf("c"), ContentOf(3)));
   books.Check();
   EXPECT_EQ(entry.missing(), 2u);
+  EXPECT_EQ(entry.next_place, GroupIndex(0));
   EXPECT_THAT(entry.groups[1].lost,
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("group 1")));
   EXPECT_OK(entry.groups[2].lost);
@@ -175,6 +176,10 @@ TEST(ModelBook, WhatIsMissingKeepsItsPlaceAndIsLost) {
   EXPECT_OK(entry.groups[1].lost);
   EXPECT_EQ(entry.missing(), 1u);
   EXPECT_EQ(entry.model->spec->groups[1]->name, "b");
+  EXPECT_EQ(entry.Find("b"), GroupIndex(1));
+  EXPECT_EQ(entry.Find("a"), std::nullopt);
+  ASSERT_OK(books.models.Put(entry, GroupIndex(0), GroupOf("a"), ContentOf(1)));
+  EXPECT_EQ(entry.next_place, GroupIndex(3));
   books.Check();
 }
 

@@ -95,7 +95,7 @@ TEST_F(NodeNames, OnlyItsOwnerAddsToAModel) {
 
 TEST_F(NodeNames, AContentIsSharedWhateverItIsCalled) {
   const ModelPtr theirs = Publish(theirs_, "some name", 9);
-  const Content content = theirs->spec->content;
+  const Content content = ContentOf(*theirs->spec);
   ASSERT_OK_AND_ASSIGN(const ModelPtr found,
                        rig_.node().tenure().FindByContent(mine_, content));
   EXPECT_EQ(found->id, theirs->id);
@@ -112,12 +112,14 @@ TEST_F(NodeNames, AGrownModelHasAnotherContent) {
   const ModelPtr before = Publish(mine_, "m", 9);
   rig_.Published(mine_, "m", "more", 1);
   const ModelPtr after = *rig_.node().tenure().Find(mine_, "m");
-  EXPECT_THAT(rig_.node().tenure().FindByContent(mine_, before->spec->content),
-              StatusIs(kNotFound));
-  EXPECT_OK(rig_.node().tenure().FindByContent(mine_, after->spec->content));
+  EXPECT_THAT(
+      rig_.node().tenure().FindByContent(mine_, ContentOf(*before->spec)),
+      StatusIs(kNotFound));
+  EXPECT_OK(rig_.node().tenure().FindByContent(mine_, ContentOf(*after->spec)));
   ASSERT_OK(rig_.Forget(mine_, after->id));
-  EXPECT_THAT(rig_.node().tenure().FindByContent(mine_, after->spec->content),
-              StatusIs(kNotFound));
+  EXPECT_THAT(
+      rig_.node().tenure().FindByContent(mine_, ContentOf(*after->spec)),
+      StatusIs(kNotFound));
 }
 
 TEST(NodeContent, KnowingItIsNoRightToRead) {
@@ -125,7 +127,7 @@ TEST(NodeContent, KnowingItIsNoRightToRead) {
   const SessionId mine = rig.Open(kMine), theirs = rig.Open(kTheirs);
   rig.Published(theirs, "m", "g", 2);
   const Content content =
-      (*rig.node().tenure().Find(theirs, "m"))->spec->content;
+      ContentOf(*(*rig.node().tenure().Find(theirs, "m"))->spec);
   EXPECT_OK(rig.node().tenure().FindByContent(theirs, content));
   EXPECT_THAT(rig.node().tenure().FindByContent(mine, content),
               StatusIs(kNotFound));
@@ -154,7 +156,7 @@ TEST(NodeTrust, WhereUsersDoNotTrustEachOtherEachHasCopiesOfTheirOwn) {
   EXPECT_NE(rig.AddModel(mine, "m", {1}), files);
   const GroupKey published = rig.Published(theirs, "p", "g", 1);
   const Content content =
-      (*rig.node().copies().SpecOf(published.model))->content;
+      ContentOf(**rig.node().copies().SpecOf(published.model));
   EXPECT_OK(rig.node().tenure().FindByContent(theirs, content));
   EXPECT_THAT(rig.node().tenure().FindByContent(mine, content),
               StatusIs(kNotFound));
@@ -163,7 +165,7 @@ TEST(NodeTrust, WhereUsersDoNotTrustEachOtherEachHasCopiesOfTheirOwn) {
 TEST_F(NodeNames, FilesAreNoContentThatCouldBeAskedFor) {
   const ModelId files = rig_.AddModel(theirs_, "m", {1});
   EXPECT_THAT(rig_.node().tenure().FindByContent(
-                  mine_, (*rig_.node().copies().SpecOf(files))->content),
+                  mine_, ContentOf(**rig_.node().copies().SpecOf(files))),
               StatusIs(kNotFound));
   // Who opens the same files shares them, under a name of their own too.
   EXPECT_EQ(rig_.AddModel(mine_, "m", {1}), files);
