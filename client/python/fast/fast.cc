@@ -124,12 +124,12 @@ void Delete(PyObject* self) {
   Py_DECREF(type);
 }
 
+}  // namespace
+
 bool IsSwap(PyObject* swap) {
   return PyTuple_Check(swap) && PyTuple_Size(swap) == 3 &&
          PyDict_CheckExact(PyTuple_GetItem(swap, 0));
 }
-
-}  // namespace
 
 int Put(PyObject* on, PyObject* swaps) {
   const Py_ssize_t places = PyList_Size(on);

@@ -55,6 +55,10 @@ inline PyCFunction Erased(FastFunction function) {
   return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
 }
 
+// Whether it is (dict, key, value); of no subclass of dict, as that has a way
+// of its own.
+bool IsSwap(PyObject* swap);
+
 // put() of hoist/_hot.py: 1 or 0; -1 with an exception. Also 0 where a place is
 // in a subclass of dict, which has a way of its own.
 int Put(PyObject* on, PyObject* swaps);

@@ -3,13 +3,39 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <vector>
+
 namespace hoist::fast {
 namespace {
 
 long own_process = 0;
 
+// As bytes; none of them if the lists of swaps do not correspond.
+PyObject* PlacesOf(PyObject* off, PyObject* on) {
+  std::vector<Place> found;
+  const Py_ssize_t count = PyList_Check(off) && PyList_Check(on) &&
+                                   PyList_Size(off) == PyList_Size(on)
+                               ? PyList_Size(on)
+                               : 0;
+  for (Py_ssize_t at = 0; at < count; ++at) {
+    PyObject* const before = PyList_GetItem(off, at);
+    PyObject* const after = PyList_GetItem(on, at);
+    if (!IsSwap(before) || !IsSwap(after) ||
+        PyTuple_GetItem(before, 0) != PyTuple_GetItem(after, 0) ||
+        PyTuple_GetItem(before, 1) != PyTuple_GetItem(after, 1)) {
+      found.clear();
+      break;
+    }
+    found.push_back({PyTuple_GetItem(before, 0), PyTuple_GetItem(before, 1),
+                     PyTuple_GetItem(before, 2), PyTuple_GetItem(after, 2)});
+  }
+  return PyBytes_FromStringAndSize(
+      reinterpret_cast<const char*>(found.data()),
+      static_cast<Py_ssize_t>(found.size() * sizeof(Place)));
+}
+
 PyObject* MakeGate(PyTypeObject* type, PyObject* arguments, PyObject*) {
-  if (PyTuple_Size(arguments) != kKept + 2) {
+  if (PyTuple_Size(arguments) != kGiven + 2) {
     PyErr_SetString(PyExc_TypeError,
                     "expected an address, bytes, and all kept");
     return nullptr;
@@ -28,15 +54,18 @@ PyObject* MakeGate(PyTypeObject* type, PyObject* arguments, PyObject*) {
                     "expected Calls, and a Part, a Lent and a Staged");
     return nullptr;
   }
+  Ref places(PlacesOf(kept(kOff), kept(kOn)));
+  if (!places) return nullptr;
   auto* make = reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc));
   PyObject* self = make(type, 0);
   if (self == nullptr) return nullptr;
   Gate& gate = As<Gate>(self);
   gate.address = address;
   gate.bytes = bytes;
-  for (int at = 0; at < kKept; ++at) {
+  for (int at = 0; at < kGiven; ++at) {
     gate.kept[at] = Py_NewRef(kept(static_cast<Kept>(at)));
   }
+  gate.kept[kPlaces] = Py_NewRef(places.get());
   return self;
 }
 

@@ -23,10 +23,17 @@ enum Kept {
   kShown,         // The same as hoist.nn knows it.
   kLent,          // Its weights.
   kStaged,        // The group's state whenever it was entered here.
+  kGiven,
+  kPlaces = kGiven,  // Bytes: each Place of kOff and kOn, if those correspond.
   kKept
 };
 
-// Gate(address, bytes, *kept)
+// A weight's place, without the lists and tuples that are its owners.
+struct Place {
+  PyObject *holder, *key, *off, *on;
+};
+
+// Gate(address, bytes, *kept as far as given)
 //
 // Threads: one at a time; the attachment's lock.
 struct Gate {

@@ -4,6 +4,7 @@
 // others. A group that is not entered or left here is Python's to do, and is as
 // it was; the groups before may have ended, as they would have.
 #include <algorithm>
+#include <span>
 #include <vector>
 
 #include "gate_types.h"
@@ -76,9 +77,40 @@ struct Group {
                reinterpret_cast<PyTypeObject*>(state.facts[kResident]);
   }
 
+  std::span<const Place> Places() const {
+    return {
+        reinterpret_cast<const Place*>(PyBytes_AsString((*this)[kPlaces])),
+        static_cast<size_t>(PyBytes_Size((*this)[kPlaces])) / sizeof(Place)};
+  }
+
+  // Put() between kOff and kOn, in fewer places of memory.
+  int PutPlaces(bool on) const {
+    for (const Place& one : Places()) {
+      PyObject* const there = PyDict_GetItemWithError(one.holder, one.key);
+      if (there == nullptr && PyErr_Occurred() != nullptr) return -1;
+      if (there != (on ? one.off : one.on)) return 0;
+    }
+    for (const Place& one : Places()) {
+      if (PyDict_SetItem(one.holder, one.key, on ? one.on : one.off) != 0) {
+        return -1;
+      }
+    }
+    return 1;
+  }
+
+  // The lists may have grown since.
+  bool HavePlaces() const {
+    const auto count = static_cast<Py_ssize_t>(Places().size());
+    return count == PyList_Size((*this)[kOff]) &&
+           count == PyList_Size((*this)[kOn]);
+  }
+
   // Binding._put, of all of them.
   bool Show(Kept swaps) const {
-    const int there = Put(Shown().on, (*this)[swaps]);
+    const bool on = swaps == kOn;
+    const int there = Shown().on == (*this)[on ? kOff : kOn] && HavePlaces()
+                          ? PutPlaces(on)
+                          : Put(Shown().on, (*this)[swaps]);
     if (there == 1) Assign(&Shown().on, (*this)[swaps]);
     return there == 1 || (there == 0 && Ref(PyObject_CallMethodObjArgs(
                                             binding.get(), put.get(),

@@ -152,6 +152,19 @@ def test_a_group_ends_as_the_next_begins_on_its_stream(index, stream):
     assert world.current.sequence == [first, second]
 
 
+def test_a_place_that_came_after_the_gate_is_shown_too():
+    world = World(None)
+    first, second = world.group(3), world.group(4)
+    idle, value = object(), object()
+    first.holder["bias"] = idle
+    first.off.append((first.holder, "bias", idle))
+    first.on.append((first.holder, "bias", value))
+    assert world.enter(first) == 1
+    assert first.holder == {"weight": first.on[0][2], "bias": value}
+    assert world.leave(first) and world.enter(second) == 1
+    assert first.holder == {"weight": first.off[0][2], "bias": idle}
+
+
 def test_a_list_of_streams_that_is_kept_stays():
     world = World(0)
     first, second = world.group(3), world.group(4)
