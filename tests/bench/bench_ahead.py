@@ -297,19 +297,19 @@ class Rows:
         print(f"detached in {time.perf_counter() - begin:.1f} s", flush=True)
 
     def _variants(self, us: int) -> None:
-        """Of the copies: their blocks, and whether they wait for reads."""
+        """By the copies' blocks."""
         from hoist.nn._plan import places_cuda
         self._attention(us)
-        made = places_cuda._BLOCKS, places_cuda._MOST_LOOKS
-        for blocks, looks in [(8, made[1]), (32, made[1]), (made[0], 0)]:
-            places_cuda._BLOCKS, places_cuda._MOST_LOOKS = blocks, looks
-            self.rows.append((f"{blocks} blocks, {looks} looks",
+        made = places_cuda._BLOCKS
+        for blocks in 8, 32:
+            places_cuda._BLOCKS = blocks
+            self.rows.append((f"{blocks} blocks",
                               *[""] * (len(self.rows[0]) - 1)))
             decode = Decode(self._model)
             self.row(us, self._arguments.hot[-1], self._arguments.right[0],
                      decode)
             del decode
-        places_cuda._BLOCKS, places_cuda._MOST_LOOKS = made
+        places_cuda._BLOCKS = made
 
 
 def main() -> None:

@@ -251,11 +251,8 @@ class Renaming:
                  factors: torch.Tensor) -> Any:
         self.places.answer(chosen)
         self.ahead.join(self.number)
-        renamed = self.places.rename(chosen)
-        try:
-            return self.stack.function(self.wide, hidden, renamed, factors)
-        finally:
-            self.places.read()
+        return self.stack.function(self.wide, hidden,
+                                   self.places.rename(chosen), factors)
 
 
 class _Wide:

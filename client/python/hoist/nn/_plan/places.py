@@ -23,19 +23,17 @@ class Shared:
     counts: torch.Tensor  # Of guessed experts, fetched bytes, and read ones.
     paid: torch.Tensor  # Lately copied experts, and those that were read.
     turn: torch.Tensor  # Fetches so far.
-    busy: torch.Tensor  # A kernel reads in place.
 
     @classmethod
     def on(cls, device: torch.device) -> Shared:
         return cls(torch.zeros(3, dtype=torch.int64, device=device),
                    torch.full((2,), AT_FIRST, device=device),
-                   torch.zeros(1, dtype=torch.int32, device=device),
                    torch.zeros(1, dtype=torch.int32, device=device))
 
 
 class Places:
     """One layer's: `fetch`, then `answer` and `rename` of what its router
-    chose, then `read` once the experts have run.
+    chose.
 
     Places keep no copy from pass to pass: others fill them, too.
     """
@@ -89,9 +87,6 @@ class Places:
         shared.counts += torch.tensor([0, len(self._at) * self._bytes,
                                        found * self._bytes])
         return renamed
-
-    def read(self) -> None:
-        """Copies go on."""
 
     def rows(self, table: torch.Tensor) -> torch.Tensor:
         """Of a table with a row an expert, one with a row a place, too."""

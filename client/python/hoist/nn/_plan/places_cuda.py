@@ -29,9 +29,6 @@ _PLACES = tl.constexpr(PLACES)
 _TRIAL = tl.constexpr(TRIAL)
 _LEAST_READ = tl.constexpr(LEAST_READ)
 _KEPT = tl.constexpr(KEPT)
-# Looks at `busy`, each of about a microsecond, before a copy goes on all the
-# same.
-_MOST_LOOKS = 2000
 
 
 @triton.jit(do_not_specialize=["length"])
@@ -61,8 +58,8 @@ def _choose(guess, length, cold, slots, counts, paid, turn, units,
 
 
 @triton.jit
-def _copy_expert(weight, words, expert, place, answered, units, busy,
-                 most_looks, BLOCK: tl.constexpr):
+def _copy_expert(weight, words, expert, place, answered, units,
+                 BLOCK: tl.constexpr):
     """The number of blocks that this program copied."""
     lanes = tl.arange(0, BLOCK)
     source = weight + expert.to(tl.int64) * words
@@ -71,9 +68,6 @@ def _copy_expert(weight, words, expert, place, answered, units, busy,
     block = tl.program_id(0)
     blocks = tl.cdiv(words, BLOCK)
     while block < blocks:
-        looks = 0
-        while (looks < most_looks) & (tl.load(busy, volatile=True) != 0):
-            looks += 1
         open_ = tl.load(answered + units, volatile=True) == 0
         chosen = tl.load(answered + expert, volatile=True) != 0
         if open_ | chosen:
@@ -88,15 +82,15 @@ def _copy_expert(weight, words, expert, place, answered, units, busy,
 
 
 @triton.jit
-def _copy(slots, answered, busy, most_looks, first, units, one, one_words,
-          other, other_words, BLOCK: tl.constexpr):
+def _copy(slots, answered, first, units, one, one_words, other, other_words,
+          BLOCK: tl.constexpr):
     for s in range(_PLACES):
         expert = tl.load(slots + s)
         if expert >= 0:
             copied = _copy_expert(one, one_words, expert, first + s, answered,
-                                  units, busy, most_looks, BLOCK)
+                                  units, BLOCK)
             copied += _copy_expert(other, other_words, expert, first + s,
-                                   answered, units, busy, most_looks, BLOCK)
+                                   answered, units, BLOCK)
             tl.atomic_add(slots + _SLOTS + s, copied)
 
 
@@ -112,30 +106,27 @@ def _answer(chosen, length, answered, touched, units, CHOSEN: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["length"])
-def _rename(chosen, length, renamed, cold, slots, answered, counts, paid, busy,
-            first, units, blocks, block_bytes, CHOSEN: tl.constexpr,
-            UNITS: tl.constexpr):
+def _rename(chosen, length, renamed, slots, answered, counts, paid, first, units,
+            blocks, block_bytes, CHOSEN: tl.constexpr, UNITS: tl.constexpr):
     i = tl.arange(0, CHOSEN)
     s = tl.arange(0, _SLOTS)
     ids = tl.load(chosen + i, mask=i < length, other=-1)
     expert = tl.load(slots + s)
     copied = tl.load(slots + _SLOTS + s)
+    # All loads before any store: a load behind a store waits for its value.
+    was_copied, was_read = tl.load(paid), tl.load(paid + 1)
+    fetched, fetched_read = tl.load(counts + 1), tl.load(counts + 2)
     has_all = (expert >= 0) & (copied == blocks)
     same = (ids[:, None] == expert[None, :]) & has_all[None, :]
     place = tl.max(tl.where(same, s[None, :], -1), 1)
     tl.store(renamed + i, tl.where(place >= 0, first + place, ids),
              mask=i < length)
-    # What is not at a place, and cold, is read in place.
-    valid = (ids >= 0) & (ids < units)
-    is_cold = tl.load(cold + ids, mask=valid & (place < 0), other=0) != 0
-    tl.store(busy, tl.max(is_cold.to(tl.int32), 0))
     found = tl.sum(tl.max(same.to(tl.int32), 0), 0)
-    tl.store(paid, tl.load(paid) * _KEPT
+    tl.store(paid, was_copied * _KEPT
              + tl.sum((copied > 0).to(tl.float32), 0))
-    tl.store(paid + 1, tl.load(paid + 1) * _KEPT + found.to(tl.float32))
-    tl.store(counts + 1, tl.load(counts + 1)
-             + tl.sum(copied.to(tl.int64), 0) * block_bytes)
-    tl.store(counts + 2, tl.load(counts + 2)
+    tl.store(paid + 1, was_read * _KEPT + found.to(tl.float32))
+    tl.store(counts + 1, fetched + tl.sum(copied.to(tl.int64), 0) * block_bytes)
+    tl.store(counts + 2, fetched_read
              + found.to(tl.int64) * blocks * block_bytes)
     u = tl.arange(0, UNITS)
     tl.store(answered + u, tl.zeros([UNITS], tl.int32), mask=u <= units)
@@ -169,7 +160,6 @@ class CudaPlaces(Places):
         self.fetch(nothing)
         self.answer(nothing)
         self.rename(nothing)
-        self.read()
 
     def fetch(self, guess: torch.Tensor) -> None:
         shared = self._shared
@@ -177,10 +167,9 @@ class CudaPlaces(Places):
         _choose[(1,)](guess, guess.numel(), self._cold, self._slots,
                       shared.counts, shared.paid, shared.turn, self._units,
                       GUESSES=_width(guess), num_warps=1)
-        _copy[(_BLOCKS,)](self._slots, self._answered, shared.busy,
-                          _MOST_LOOKS, self._first, self._units, self._flat[0],
-                          self._words[0], self._flat[1], self._words[1],
-                          BLOCK=_BLOCK, num_warps=8)
+        _copy[(_BLOCKS,)](self._slots, self._answered, self._first, self._units,
+                          self._flat[0], self._words[0], self._flat[1],
+                          self._words[1], BLOCK=_BLOCK, num_warps=8)
 
     def answer(self, chosen: torch.Tensor) -> None:
         _answer[(1,)](chosen.contiguous(), chosen.numel(), self._answered,
@@ -191,15 +180,12 @@ class CudaPlaces(Places):
         shared = self._shared
         chosen = chosen.contiguous()
         renamed = torch.empty_like(chosen)
-        _rename[(1,)](chosen, chosen.numel(), renamed, self._cold, self._slots,
-                      self._answered, shared.counts, shared.paid, shared.busy,
-                      self._first, self._units, self._blocks, 4 * _BLOCK,
+        _rename[(1,)](chosen, chosen.numel(), renamed, self._slots,
+                      self._answered, shared.counts, shared.paid, self._first,
+                      self._units, self._blocks, 4 * _BLOCK,
                       CHOSEN=_width(chosen), UNITS=_power(self._units + 1),
                       num_warps=1)
         return renamed
-
-    def read(self) -> None:
-        self._shared.busy.zero_()
 
     def rows(self, table: torch.Tensor) -> torch.Tensor:
         at = self._identity.clamp(max=self._units - 1)
