@@ -4,6 +4,8 @@ whatever the guesses."""
 from __future__ import annotations
 
 import contextlib
+import itertools
+import re
 from typing import Any
 
 import pytest
@@ -14,6 +16,8 @@ transformers = pytest.importorskip("transformers")
 import hoist  # noqa: E402
 from deaths import start_again  # noqa: E402
 from equal import same_bytes  # noqa: E402
+from failing import Belongings, drain  # noqa: E402
+from hoist.nn._plan import ahead, in_place, places  # noqa: E402
 from hoist.nn._plan.places import PLACES  # noqa: E402
 from real_daemon import MIB  # noqa: E402
 from test_in_place import in_two_threads  # noqa: E402
@@ -261,6 +265,121 @@ def test_after_hoistds_end_copies_go_on_from_what_is_mapped(make_hoistd,
     hoist.detach(other)
     hoist.detach(model)
     assert same([model(x) for x in inputs], expected)
+
+
+@torch.no_grad()
+def test_while_hoistd_drains_copies_go_on_and_who_comes_is_refused(
+        make_hoistd, device):
+    daemon = make_hoistd(pool=96 * MIB, host=192 * MIB)
+    model, inputs, expected = make_layers(device)
+    hoist.attach(model, budget="31MiB", in_place="experts", ahead="auto")
+    model(inputs[0])
+    drain(daemon)
+    for budget in "31MiB", "4MiB", "31MiB":
+        hoist.set_budget(model, budget)
+        before = fetched(model)
+        assert same([model(x) for x in inputs], expected)
+        assert (fetched(model) > before) == (budget == "31MiB")
+    late, *_ = make_layers(device)
+    next(late.parameters()).add_(1)  # hoistd has none of its bytes.
+    own = Belongings(late)
+    with pytest.raises(hoist.Unavailable, match="draining"):
+        hoist.attach(late, budget="31MiB", in_place="experts", ahead="auto")
+    own.assert_all_there()
+    hoist.detach(model)
+    assert same([model(x) for x in inputs], expected)
+    daemon.ctl("drain", "--deadline", "60")
+
+
+@torch.no_grad()
+def test_a_budget_without_room_is_told_how_much_would_be_enough(device):
+    model, inputs, expected = make_layers(device)
+
+    def attach(mebibytes: int) -> None:
+        hoist.attach(model, budget=mebibytes * MIB, in_place="experts",
+                     ahead="auto")
+
+    with pytest.raises(hoist.ResourceExhausted) as refused:
+        attach(2)
+    found = re.search("([0-9]+) MiB more would be enough", str(refused.value))
+    enough = 2 + int(found[1])
+    with pytest.raises(hoist.ResourceExhausted, match="1 MiB more"):
+        attach(enough - 1)
+    attach(enough)
+    for _ in range(2):
+        assert same([model(x) for x in inputs], expected)
+    assert fetched(model) > 0
+    hoist.detach(model)
+
+
+@torch.no_grad()
+def test_a_full_device_is_refused_until_there_is_room(make_hoistd, device):
+    make_hoistd(pool=32 * MIB, host=192 * MIB)
+    other = nn.Linear(2048, 4096, bias=False).to(device)
+    hoist.attach(other, budget=1.0)
+    model, inputs, expected = make_layers(device)
+    own = Belongings(model)
+    options = dict(budget="31MiB", in_place="experts", ahead="auto")
+    with pytest.raises(hoist.ResourceExhausted, match="the plan needs"):
+        hoist.attach(model, **options)
+    own.assert_all_there()
+    assert same([model(x) for x in inputs], expected)
+    hoist.detach(other)
+    hoist.attach(model, **options)
+    for _ in range(2):
+        assert same([model(x) for x in inputs], expected)
+    assert fetched(model) > 0
+    hoist.detach(model)
+
+
+@pytest.mark.parametrize("where, name, at", [
+    (ahead, "find_stacks", 1), (ahead.Ahead, "check", 1),
+    (in_place, "Views", 1), (places.Places, "__init__", LAYERS),
+    (ahead, "_AtLayer", LAYERS), (ahead, "Renaming", LAYERS),
+    (ahead, "Routers", 1), (in_place, "operands_of", 1)])
+def test_a_step_that_fails_leaves_the_module_as_it_was(device, monkeypatch,
+                                                       where, name, at):
+    model, inputs, expected = make_layers(device)
+    own = Belongings(model)
+    made, calls = getattr(where, name), itertools.count(1)
+
+    def fails_once(*args: Any, **kwargs: Any) -> Any:
+        if next(calls) == at:
+            raise MemoryError("planted")
+        return made(*args, **kwargs)
+
+    monkeypatch.setattr(where, name, fails_once)
+    options = dict(budget="31MiB", in_place="experts", ahead="auto")
+    with pytest.raises(MemoryError, match="planted"):
+        hoist.attach(model, **options)
+    own.assert_all_there()
+    with torch.no_grad():
+        assert same([model(x) for x in inputs], expected)
+        hoist.attach(model, **options)
+        for _ in range(2):
+            assert same([model(x) for x in inputs], expected)
+    assert fetched(model) > 0
+    hoist.detach(model)
+
+
+@torch.no_grad()
+def test_a_guess_that_fails_ends_its_pass_alone(device):
+    model, inputs, expected = make_layers(device)
+    every, calls = torch.arange(EXPERTS, device=device), itertools.count(1)
+
+    def guess(number: int, hidden: torch.Tensor) -> torch.Tensor:
+        if next(calls) == LAYERS:  # Of a pass whose first layers have run.
+            raise ZeroDivisionError("no guess")
+        return every
+
+    hoist.attach(model, budget="31MiB", in_place="experts", ahead=guess)
+    with pytest.raises(ZeroDivisionError, match="no guess"):
+        model(inputs[0])
+    assert same([model(x) for x in inputs], expected)
+    assert fetched(model) > 0
+    assert hoist.stats(model).guessed == EXPERTS * (LAYERS - 1
+                                                    + LAYERS * len(inputs))
+    hoist.detach(model)
 
 
 @torch.no_grad()

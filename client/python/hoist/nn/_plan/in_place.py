@@ -62,6 +62,7 @@ class Touches:
     def remove(self) -> None:
         for hook in self._hooks:
             hook.remove()
+        self.by_module.clear()  # Counts know of calls that read the weights.
 
 
 class Count:
@@ -260,6 +261,7 @@ class InPlaceWeights:
         self._touches.remove()
         if self._ahead is not None:
             self._ahead.remove()
+        self._ahead = None
         self._bound = []
         self._views = self._tensors = self.operands = None
 
