@@ -51,6 +51,25 @@ class Experts(nn.Module):
         return sum(expert(x) for expert in self.experts)
 
 
+class Mixture(nn.Module):
+    """transformers' experts, of which a guess may name all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        moe = pytest.importorskip(
+            "transformers.models.qwen3_moe.modeling_qwen3_moe")
+        config = moe.Qwen3MoeConfig(
+            hidden_size=WIDTH, num_experts=8, num_experts_per_tok=2,
+            moe_intermediate_size=WIDTH)
+        config._experts_implementation = "batched_mm"
+        self.layers = nn.ModuleList([moe.Qwen3MoeSparseMoeBlock(config)])
+        for parameter in self.parameters():
+            nn.init.normal_(parameter, std=0.1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers[0](x)
+
+
 @dataclasses.dataclass(frozen=True)
 class Kind:
     make: Callable[[], nn.Module]
@@ -72,6 +91,9 @@ KINDS = {
                  exact=False),
     "recurrent": Kind(Recurrent, {"budget": 1.0}),
     "in place": Kind(Experts, {"budget": 1.0, "in_place": "experts"}),
+    "ahead": Kind(Mixture, {"budget": "8MiB", "in_place": "experts",
+                            "ahead": lambda *_: torch.arange(8)},
+                  lambda: numbers(1, 1, WIDTH)),
 }
 
 
@@ -131,7 +153,7 @@ def attach_with(calls: Calls, number: int, act: Callable[[], None],
 @pytest.mark.only_emulated("where a module lies is the host's")
 @pytest.mark.parametrize("what", sampled(ACTS, "error", "drain", "end", "kill"))
 @pytest.mark.parametrize("name", sampled(
-    KINDS, "streamed", "pinned", "there already", "cast", "in place"))
+    KINDS, "streamed", "pinned", "there already", "cast", "in place", "ahead"))
 def test_whatever_comes_before_whichever_call(make_hoistd, monkeypatch, name,
                                               what):
     kind, act = KINDS[name], ACTS[what]
