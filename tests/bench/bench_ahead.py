@@ -14,7 +14,10 @@ fetched ahead. All run in one CUDA graph a row (eagerly on the emulated device),
 the hot set is learnt. The places for copies are part of what is hot.
 
 wasted: bytes that were copied and not read, of all over the link. came: of the cold
-reads, those whose copy had come. equal: all outputs are the resident model's.
+reads, those whose copy had come. libhoist calls a touch cold by where the piece is when
+it takes the counts; a copy is one by where it was at the read. A piece that got hot
+between was a hot touch, and its copy still came. So `came` may exceed 100 %.
+equal: all outputs are the resident model's.
 """
 
 from __future__ import annotations
