@@ -168,6 +168,15 @@ def test_a_kernels_name_is_a_part_of_the_key_of_published_weights():
     assert marlin != emulated
 
 
+def test_engines_with_other_cuda_graphs_share_published_weights():
+    def key(largest):
+        graphs = method()
+        graphs.max_capture_size = largest
+        return kernels_of(model(graphs))
+
+    assert key(1024) == key(0)
+
+
 class Kernel:
     def __init__(self, scale, size=1):
         self.scale, self.size = scale, size

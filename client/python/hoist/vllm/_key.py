@@ -22,6 +22,10 @@ from ._kernels import plain
 from ._processing import methods_of
 
 
+# A method keeps the largest CUDA graph's batch. It affects no weights.
+_OF_GRAPHS = ("max_capture_size",)
+
+
 def key_of(model: nn.Module, files: Sequence[pathlib.Path],
            vllm_config: VllmConfig, model_config: ModelConfig,
            device: torch.device) -> dict[str, str]:
@@ -87,7 +91,8 @@ def kernels_of(model: nn.Module) -> list[str]:
     """The layers' own choices, for example by installed packages: for each kind
     of layer the method, and its attributes."""
     return sorted({repr((type(method).__qualname__, sorted(
-        (name, plain(value)) for name, value in vars(method).items())))
+        (name, plain(value)) for name, value in vars(method).items()
+        if name not in _OF_GRAPHS)))
                    for _, method in methods_of(model)})
 
 
