@@ -24,8 +24,9 @@ class HookTime:
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
-        fast = _hot.fast()
-        fronts = () if fast is None else (fast.Entry, fast.Exit)
+        # Versions before have no fronts.
+        fronts = [getattr(_hot.fast(), name) for name in ("Entry", "Exit")
+                  if hasattr(_hot.fast(), name)]
         self._books = [*((one, "__call__", "group")
                          for one in (hooks.Begin, hooks.End, *fronts)),
                        (hooks.BeginPass, "__call__", "pass"),
