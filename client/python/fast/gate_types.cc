@@ -92,6 +92,12 @@ PyObject* MakeFront(PyTypeObject* type, PyObject* arguments, PyObject*) {
   return self;
 }
 
+// Copies and pickles are the hook's to refuse.
+PyObject* Reduce(PyObject* self, PyObject* protocol) {
+  return PyObject_CallMethod(As<Front>(self).hook, "__reduce_ex__", "O",
+                             protocol);
+}
+
 PyObject** ObjectsOf(PyObject* self) {
   return reinterpret_cast<PyObject**>(self + 1);
 }
@@ -120,6 +126,8 @@ void Delete(PyObject* self) {
 
 PyMemberDef front_members[] = {
     {"hook", T_OBJECT, offsetof(Front, hook), READONLY, nullptr}, {}};
+
+PyMethodDef front_methods[] = {{"__reduce_ex__", Reduce, METH_O, nullptr}, {}};
 
 PyMemberDef hook_fields[] = {
     {"removed", T_BOOL, offsetof(HookFields, removed), 0, nullptr}, {}};
@@ -196,6 +204,7 @@ PyType_Slot front_slots[] = {
     {Py_tp_new, reinterpret_cast<void*>(MakeFront)},
     {Py_tp_call, reinterpret_cast<void*>(kCalled)},
     {Py_tp_members, front_members},
+    {Py_tp_methods, front_methods},
     {Py_tp_dealloc, reinterpret_cast<void*>(Delete<4>)},
     {Py_tp_traverse, reinterpret_cast<void*>(Visit<4>)},
     {Py_tp_clear, reinterpret_cast<void*>(Clear<4>)},
