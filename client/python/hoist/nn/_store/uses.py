@@ -53,17 +53,16 @@ class Uses:
     def keep(self) -> None:
         self._new = set()
 
-    def end(self, interrupted: bool = False) -> None:
+    def end(self) -> None:
         """Tells hoistd that this module is done with them. References to a
-        model, and other modules, still keep it in use.
-
-        interrupted: by Ctrl-C, which loses the model that a call returns."""
+        model, and other modules, still keep it in use."""
         models, self._models = self._models, {}
         session, self._session = self._session, None
         new, self._new = self._new, set()
         if session is None:
             return
-        for name in new if interrupted else ():
+        # What made it may have failed before it had a model to add.
+        for name in new.difference(one.name for one in models.values()):
             with contextlib.suppress(HoistError):  # It was not made yet.
                 model = session.model(name)
                 models[id(model)] = model
@@ -78,6 +77,6 @@ def ended_if_it_fails() -> Iterator[Uses]:
     uses = Uses()
     try:
         yield uses
-    except BaseException as error:
-        uses.end(interrupted=not isinstance(error, Exception))
+    except BaseException:
+        uses.end()
         raise
