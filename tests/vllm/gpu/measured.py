@@ -29,8 +29,8 @@ class Measured(engine.Engine):
 
     def generate_short(self, tokens: int) -> list[list[int]]:
         """As `generate`, of eight prompts of one token. No expert then has more
-        rows than one block of Marlin's kernels. With more, a sum's rounding
-        depends on an order of rows that is another in each run."""
+        rows than one block of Marlin's kernels. With more, vLLM's own tokens
+        differ from run to run."""
         return self.generate(tokens, prompts=prompts([1] * 8))
 
     def rate(self, batch: int, tokens: int, most: int = 8) -> dict[str, Any]:
