@@ -23,13 +23,18 @@ constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
 // A device of 8 pages, and models of 6 groups of a page.
 class NodeGiveWay : public ::testing::Test {
  protected:
-  SetPlanArgs Args(ModelId model,
-                   absl::Duration deadline = absl::Seconds(10)) const {
-    std::vector<uint32_t> order(6);
+  SetPlanArgs Args(ModelId model, absl::Duration deadline = absl::Seconds(10),
+                   uint32_t groups = 6) const {
+    std::vector<uint32_t> order(groups);
     std::iota(order.begin(), order.end(), 0u);
     SetPlanArgs args = rig_.PlanArgs(model, order, 0, deadline);
     args.gives_way = true;
     return args;
+  }
+  // Of a model of the first one's, as large as the device.
+  SetPlanArgs OfAllPages() {
+    return Args(rig_.AddModel(first_, "large", std::vector<uint64_t>(8, 1)),
+                absl::Seconds(10), 8);
   }
   ModelId Model(const std::string& name) {
     return rig_.AddModel(rig_.Open(), name, std::vector<uint64_t>(6, 1));
@@ -172,12 +177,7 @@ TEST_F(NodeGiveWay, OneThatFitsNotAtAllHasAnEqualShareOfABusyOnes) {
 }
 
 TEST_F(NodeGiveWay, OneWithAnEqualShareLendsToo) {
-  const ModelId large =
-      rig_.AddModel(first_, "large", std::vector<uint64_t>(8, 1));
-  std::vector<uint32_t> order(8);
-  std::iota(order.begin(), order.end(), 0u);
-  SetPlanArgs all = rig_.PlanArgs(large, order, 0, absl::Seconds(10));
-  all.gives_way = true;
+  const SetPlanArgs all = OfAllPages();
   const PlanGrant whole = rig_.PlanOf(rig_.SetPlan(first_, all));
   const RequestId request = rig_.SetPlan(second_, Args(b_));
   rig_.Advance(Reclaim::kWish);
@@ -367,13 +367,7 @@ TEST_F(NodeGiveWay, AStageOfAnIdleCopyInPromisedMemoryAsksAPlan) {
   const ModelId small = rig_.AddModel(second_, "small", {1});
   const GroupKey key = {small, GroupIndex(0)};
   ASSERT_THAT(rig_.Release(second_, rig_.StageNow(second_, key)), IsOk());
-  const ModelId large =
-      rig_.AddModel(first_, "large", std::vector<uint64_t>(8, 1));
-  std::vector<uint32_t> order(8);
-  std::iota(order.begin(), order.end(), 0u);
-  SetPlanArgs all = rig_.PlanArgs(large, order, 0, absl::Seconds(10));
-  all.gives_way = true;
-  const PlanGrant whole = rig_.PlanOf(rig_.SetPlan(first_, all));
+  const PlanGrant whole = rig_.PlanOf(rig_.SetPlan(first_, OfAllPages()));
   ASSERT_EQ(whole.resident_bytes, 8 * kPage);
   const RequestId stage = rig_.Stage(second_, key, absl::Seconds(10));
   const std::vector<hoistd::GiveWay> asks = rig_.TakeGiveWay();
