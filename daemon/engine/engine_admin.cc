@@ -129,7 +129,6 @@ void Engine::Start(Call<LoadArgs> call, Effects& effects) {
     LoadProgress at;
     absl::AnyInvocable<void(const LoadProgress&)> progress;
     Done<LoadProgress> done;
-    std::shared_ptr<const ModelSpec> spec;
     uint32_t open = 0;
     absl::Status failed;
   };
@@ -138,19 +137,20 @@ void Engine::Start(Call<LoadArgs> call, Effects& effects) {
   auto state = std::make_shared<State>();
   state->progress = std::move(args.progress);
   state->done = std::move(done);
-  state->spec = *spec;
-  state->at.total_bytes = state->spec->image_bytes;
-  state->at.total_groups = static_cast<uint32_t>(state->spec->groups.size());
+  state->at.total_bytes = (*spec)->image_bytes;
+  state->at.total_groups = static_cast<uint32_t>((*spec)->groups.size());
   state->open = state->at.total_groups;
   if (state->open == 0) return state->done(state->at);
   std::vector<CopyRef> copies;
-  for (uint32_t g = 0; g < state->open; ++g)
+  for (uint32_t g = 0; g < state->open; ++g) {
     copies.push_back({{args.model, GroupIndex(g)}, {args.to, false}});
-  const auto each = [state](const CopyRef& copy, absl::Status status) {
+  }
+  const auto each = [state, spec = *spec](const CopyRef& copy,
+                                          absl::Status status) {
     if (status.ok()) {
       ++state->at.done_groups;
       state->at.done_bytes +=
-          state->spec->groups[copy.key.group.number()]->image_bytes;
+          spec->groups[copy.key.group.number()]->image_bytes;
       state->progress(state->at);
     } else if (absl::IsResourceExhausted(status)) {
       ++state->at.left_out_groups;
