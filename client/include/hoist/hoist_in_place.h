@@ -66,6 +66,7 @@ class InPlace : internal::Handle<hoist_in_place, hoist_in_place_free> {
     return Call(hoist_in_place_set_budget, hot_budget_bytes);
   }
   Status Check() const { return Call(hoist_in_place_check); }
+  Status CheckHot() const { return Call(hoist_in_place_check_hot); }
   hoist_in_place* get() const { return handle_.get(); }  // For the C API.
   hoist_in_place_stats stats() const {
     return Filled<hoist_in_place_stats>(hoist_in_place_get_stats);

@@ -408,6 +408,7 @@ CALLS: dict[str, tuple[Any, list[Any]]] = {
     "in_place_set_budget": (c.c_int, [
         c.c_void_p, c.c_uint64, c.POINTER(c.c_void_p)]),
     "in_place_check": (c.c_int, [c.c_void_p, c.POINTER(c.c_void_p)]),
+    "in_place_check_hot": (c.c_int, [c.c_void_p, c.POINTER(c.c_void_p)]),
     "in_place_get_stats": (c.c_int, [
         c.c_void_p, c.POINTER(InPlaceStats), c.POINTER(c.c_void_p)]),
     "fixed_mapping_create": (c.c_int, [

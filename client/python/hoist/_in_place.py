@@ -137,6 +137,11 @@ class InPlace(Owner, Mapping[str, Tensor]):
         """Raises if results with the tensors may be wrong."""
         call("in_place_check", self._handle)
 
+    def check_hot(self) -> None:
+        """Raises hoistd's last refusal of device memory within the budget,
+        mostly ResourceExhausted; the pieces stay cold meanwhile."""
+        call("in_place_check_hot", self._handle)
+
     @property
     def stats(self) -> InPlaceStats:
         """The hot pieces now, and the touches so far."""

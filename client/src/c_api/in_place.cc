@@ -138,6 +138,12 @@ int hoist_in_place_check(const hoist_in_place* in_place, hoist_error** error) {
               [](const InPlace& tensors) { return tensors.Check(); });
 }
 
+int hoist_in_place_check_hot(const hoist_in_place* in_place,
+                             hoist_error** error) {
+  return With(in_place, "in_place", error, {},
+              [](const InPlace& tensors) { return tensors.CheckHot(); });
+}
+
 int hoist_in_place_get_stats(const hoist_in_place* in_place,
                              hoist_in_place_stats* stats, hoist_error** error) {
   return With(in_place, "in_place", error, {{stats, "stats"}},

@@ -421,11 +421,13 @@ bool InPlace::Bring() {
   options.deadline = kPatience;
   options.background = true;
   options.cancelled = &stopping_;
+  Status refusal;
   session_->StageApart(*model_, groups, options,
                        [&](size_t i, Result<LeaseGrant> lease) {
                          const MutexLock lock(mu_);
                          const size_t at = next[i];
                          if (!lease.ok()) {
+                           refusal = lease.status();
                            book_.DidNotCome(at);
                          } else if (lease->slab.bytes != pieces_[at].bytes) {
                            book_.DidNotCome(at);
@@ -438,6 +440,7 @@ bool InPlace::Bring() {
                          return true;
                        });
   const MutexLock lock(mu_);
+  refusal_ = refusal;
   bool refused = false;
   for (const size_t i : next) {
     // Cancelled calls have no answer.
@@ -504,6 +507,11 @@ Status InPlace::Check() const {
     if (!broken_.ok()) return broken_;
   }
   return session_->Check();
+}
+
+Status InPlace::CheckHot() const {
+  const MutexLock lock(mu_);
+  return refusal_;
 }
 
 InPlace::Stats InPlace::stats() const {

@@ -78,6 +78,9 @@ class InPlace {
   Status SetBudget(uint64_t hot_budget_bytes);
   // Ok while the tensors' bytes are valid.
   Status Check() const;
+  // hoistd's last refusal of device memory for wanted pieces, which stay cold;
+  // ok if it has given all that were asked for since.
+  Status CheckHot() const;
   bool forked() const { return session_->forked(); }
   Stats stats() const;
 
@@ -166,6 +169,7 @@ class InPlace {
   uint64_t budget_ HOIST_GUARDED_BY(mu_) = 0;
   // The part of the budget that hoistd can provide, until the next attempt.
   uint64_t usable_ HOIST_GUARDED_BY(mu_) = UINT64_MAX;
+  Status refusal_ HOIST_GUARDED_BY(mu_);
   std::chrono::steady_clock::time_point retry_at_ HOIST_GUARDED_BY(mu_);
   bool touched_ HOIST_GUARDED_BY(mu_) = true;
   bool any_touch_ HOIST_GUARDED_BY(mu_) = false;

@@ -113,6 +113,7 @@ Status InPlace::SetBudget(uint64_t hot_budget_bytes) {
     const MutexLock lock(mu_);
     budget_ = hot_budget_bytes;
     usable_ = UINT64_MAX;
+    refusal_ = Status();
     touched_ = true;
     changed_.NotifyAll();
     if (!ScratchIsDue()) return broken_;

@@ -325,6 +325,16 @@ class InPlace(unittest.TestCase):
             with session.stage(model["experts.0"], deadline=10) as lease:
                 self.assertEqual(len(lease), 1)
 
+    def test_a_hot_piece_that_is_refused_says_why(self):
+        self.start(pool=8 * PIECE)
+        worker = self.worker(hot_bytes=12 * PIECE)
+        worker.tensors.advance(wait=True)
+        worker.check()
+        with self.assertRaisesRegex(hoist.ResourceExhausted, "on device 0"):
+            worker.tensors.check_hot()
+        worker.tensors.set_budget(4 * PIECE)
+        worker.tensors.check_hot()
+
     def test_without_memory_in_place_the_key_is_named(self):
         self.start(in_place=0)
         with self.assertRaisesRegex(hoist.Unimplemented, r"host\.in_place"):

@@ -151,6 +151,11 @@ class InPlace : public ::testing::Test {
       return hoist_in_place_check(in_place_, error);
     });
   }
+  Told CheckHot() {
+    return Ask([&](hoist_error** error) {
+      return hoist_in_place_check_hot(in_place_, error);
+    });
+  }
   hoist_in_place_stats Stats() {
     hoist_in_place_stats stats = {};
     stats.struct_size = sizeof(stats);
@@ -370,6 +375,9 @@ TEST_F(InPlace, WhatTheDeviceHasNoRoomForStaysCold) {
   EXPECT_LE(daemon_.leased(kDevice).size(), 2u);
   ExpectBytes(Upto(8));
   EXPECT_EQ(Check().code, HOIST_OK);
+  EXPECT_EQ(CheckHot().code, HOIST_RESOURCE_EXHAUSTED);
+  ASSERT_EQ(hoist_in_place_set_budget(in_place_, kPiece, nullptr), HOIST_OK);
+  EXPECT_EQ(CheckHot().code, HOIST_OK);
 }
 
 TEST_F(InPlace, AHotSlabOfAnotherSizeIsGivenBack) {
@@ -675,6 +683,7 @@ TEST_F(InPlace, InTheChildOfAForkItIsTheParents) {
         hoist_in_place_advance(in_place_, 1, nullptr),
         hoist_in_place_set_budget(in_place_, 0, nullptr),
         hoist_in_place_check(in_place_, nullptr),
+        hoist_in_place_check_hot(in_place_, nullptr),
         hoist_in_place_address(in_place_, 0, &data, nullptr),
         hoist_in_place_get_stats(in_place_, &stats, nullptr)};
     int wrong = 0;

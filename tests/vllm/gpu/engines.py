@@ -165,6 +165,14 @@ def children(pid: int) -> list[int]:
         told.exists()) else []
 
 
+def last_gpu() -> dict[str, str]:
+    """The variables of an engine that is to run on it."""
+    said = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True,
+                          text=True) if shutil.which("nvidia-smi") else None
+    count = len(said.stdout.splitlines()) if said else 0
+    return {"CUDA_VISIBLE_DEVICES": str(count - 1)} if count else {}
+
+
 def gpu_mib(pid: int | None = None) -> int | None:
     """Memory in use: of a process and its children, or all. None: no GPU says.
     """

@@ -7,7 +7,8 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING, Any, Sequence
 
-from engines import GIB, Engine, RealDaemon, gpu_mib, hoistd, why_not
+from engines import (GIB, Engine, RealDaemon, gpu_mib, hoistd, last_gpu,
+                     why_not)
 from steps import rates_of
 
 if TYPE_CHECKING:
@@ -64,8 +65,8 @@ def quantised(run: Run) -> None:
 def large(run: Run) -> None:
     """gpt-oss of $HOIST_ENGINE_LAYERS of the 120B one's 36 layers, with that
     part of 24 GiB on the device: in CUDA graphs, beside vLLM's own offloading
-    of all else, and eagerly. Each layer takes 1.7 GB of the disk, and twice
-    1.8 GB of the host."""
+    of all else (on the last GPU), and eagerly. Each layer takes 1.7 GB of the
+    disk, and twice 1.8 GB of the host."""
     layers = int(os.environ.get("HOIST_ENGINE_LAYERS", "24"))
     place = dataclasses.replace(run.place, model=run.place.caches / "model")
     place.make("gpt_oss_large", layers=layers)
@@ -94,8 +95,10 @@ def _in_place(run: Run, daemon: RealDaemon, what: str,
     options = {"compilation_config": GRAPHS, **options}
     engines = [run.begin(f"plain, {what}", **options)]
     if offload_gb:
+        # 36 layers do not fit beside plain's.
         engines.append(run.begin(f"--cpu-offload-gb {offload_gb}, {what}",
-                                 cpu_offload_gb=offload_gb, **options))
+                                 cpu_offload_gb=offload_gb,
+                                 variables=last_gpu(), **options))
     engines += [
         run.begin(f"hoist, in place, {budget}, {what}", socket=daemon.socket,
                   **options, load_format="hoist", model_loader_extra_config={

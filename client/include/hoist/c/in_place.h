@@ -150,6 +150,11 @@ HOIST_API int hoist_in_place_set_budget(hoist_in_place* in_place,
 /* HOIST_OK while results computed with the tensors are valid. */
 HOIST_API int hoist_in_place_check(const hoist_in_place* in_place,
                                    hoist_error** error);
+/* HOIST_OK while hoistd gives the device memory that is asked for within the
+ * budget. Otherwise its last refusal, mostly RESOURCE_EXHAUSTED with what would
+ * be enough: the pieces stay cold, and are asked for again every 2 s. */
+HOIST_API int hoist_in_place_check_hot(const hoist_in_place* in_place,
+                                       hoist_error** error);
 
 /* Result of hoist_in_place_get_stats. */
 typedef struct hoist_in_place_stats {

@@ -8,7 +8,8 @@ from typing import Mapping
 import torch
 
 from .. import _session
-from .._errors import DeadlineExceeded, FailedPrecondition, ResourceExhausted
+from .._errors import (DeadlineExceeded, FailedPrecondition, HoistError,
+                       ResourceExhausted)
 from .._in_place import InPlaceTensor
 from ._recipes import Pieces
 from ._weights import Connect, Find, Weights
@@ -64,11 +65,18 @@ class InPlaceWeights(Weights):
             self.in_place.advance(wait=True)
         stats = self.in_place.stats
         wanted = min(stats.hot_budget_bytes, stats.bytes)
-        if wanted - stats.hot_bytes >= largest:
-            raise ResourceExhausted(
-                f"of a budget of {budget} bytes {stats.hot_budget_bytes} are for "
-                f"experts, and hoistd had room for {stats.hot_bytes}; give a "
-                "smaller budget, or hoistd a larger device.pool")
+        if wanted - stats.hot_bytes < largest:
+            return
+        enough = budget - stats.hot_budget_bytes + stats.hot_bytes
+        refusal = "it is still copying"
+        try:
+            self.in_place.check_hot()
+        except HoistError as error:
+            refusal = str(error)
+        raise ResourceExhausted(
+            f"of a budget of {budget} bytes {stats.hot_budget_bytes} are for "
+            f"experts, and hoistd had room for {stats.hot_bytes}; give a budget "
+            f"of {enough}, or hoistd what it lacks: {refusal}")
 
     def check_suspend(self) -> None:
         """FailedPrecondition."""

@@ -36,19 +36,27 @@ def layers_of_its_own(vllm_config: VllmConfig, keep: bool) -> Iterator[None]:
 def experts_on(where: str) -> Iterator[None]:
     """Models within have their experts' weights there: on "meta", or in the
     host's memory ("cpu"). vLLM processes the latter's on the device, one layer
-    at a time, and puts them back."""
+    at a time, and puts them back; the device memory of the layer before is
+    given back then, which torch would keep."""
     choose, can_pin = RoutedExperts._get_quant_method, (
         utils.is_pin_memory_available)
 
     def chosen(*args: Any, **kwargs: Any) -> Any:
         method = choose(*args, **kwargs)
-        create = method.create_weights
+        create, process = (method.create_weights,
+                           method.process_weights_after_loading)
 
         def create_weights(*args: Any, **kwargs: Any) -> None:
             with torch.device(where):
                 create(*args, **kwargs)
 
+        def process_weights(layer: Any) -> None:
+            torch.accelerator.empty_cache()
+            process(layer)
+
         method.create_weights = create_weights
+        if where == "cpu":
+            method.process_weights_after_loading = process_weights
         return method
 
     RoutedExperts._get_quant_method = chosen
