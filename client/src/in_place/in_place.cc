@@ -191,7 +191,6 @@ Status InPlace::Layout() {
   std::vector<uint64_t> bytes;
   for (const Piece& piece : pieces_) bytes.push_back(piece.bytes);
   book_ = PieceBook(bytes);
-  budget_ = options_.hot_budget_bytes;
   return Status();
 }
 
@@ -393,11 +392,7 @@ void InPlace::TellHeat() {
 }
 
 void InPlace::Choose() {
-  const auto now = steady_clock::now();
-  if (usable_ != UINT64_MAX && now >= retry_at_) {
-    usable_ = UINT64_MAX;
-    touched_ = true;
-  }
+  touched_ = room_.IsDue(steady_clock::now()) || touched_;
   if (!std::exchange(touched_, false)) return;
   book_.Choose(Room());
 }
@@ -440,7 +435,6 @@ bool InPlace::Bring() {
                          return true;
                        });
   const MutexLock lock(mu_);
-  refusal_ = refusal;
   bool refused = false;
   for (const size_t i : next) {
     // Cancelled calls have no answer.
@@ -448,9 +442,11 @@ bool InPlace::Bring() {
     refused = refused || book_.StateOf(i) == PieceState::kCold;
   }
   if (refused) {
-    usable_ = book_.device_bytes();
-    retry_at_ = steady_clock::now() + kPatience;
+    room_.Refused(std::move(refusal), book_.device_bytes(),
+                  steady_clock::now() + kPatience);
     touched_ = true;
+  } else {
+    room_.Given();
   }
   changed_.NotifyAll();
   return !refused;
@@ -511,13 +507,13 @@ Status InPlace::Check() const {
 
 Status InPlace::CheckHot() const {
   const MutexLock lock(mu_);
-  return refusal_;
+  return room_.refusal();
 }
 
 InPlace::Stats InPlace::stats() const {
   const MutexLock lock(mu_);
   Stats stats = stats_;
-  stats.hot_budget_bytes = budget_;
+  stats.hot_budget_bytes = room_.budget();
   for (size_t i = 0; i < pieces_.size(); ++i) {
     if (!book_.IsHot(i)) continue;
     ++stats.hot_pieces;

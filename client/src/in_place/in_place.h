@@ -17,6 +17,7 @@
 
 #include "client/src/device/piece_range.h"
 #include "client/src/device/stream_order.h"
+#include "client/src/in_place/hot_room.h"
 #include "client/src/in_place/launched_passes.h"
 #include "client/src/in_place/pass_boundary.h"
 #include "client/src/in_place/piece_book.h"
@@ -118,8 +119,7 @@ class InPlace {
   void Choose() HOIST_REQUIRES(mu_);
   // Device memory that pieces may use now.
   uint64_t Room() const HOIST_REQUIRES(mu_) {
-    return std::min(budget_ - std::min(budget_, ScratchBytes(tensors_)),
-                    usable_);
+    return room_.Beside(ScratchBytes(tensors_));
   }
   // Requests copies of some wanted pieces; true: some were copied.
   bool Bring() HOIST_EXCLUDES(mu_);
@@ -166,11 +166,7 @@ class InPlace {
   PieceBook book_ HOIST_GUARDED_BY(mu_);         // Of pieces_.
   LaunchedPasses passes_ HOIST_GUARDED_BY(mu_);  // That the host launches.
   std::chrono::steady_clock::time_point placed_ HOIST_GUARDED_BY(mu_);
-  uint64_t budget_ HOIST_GUARDED_BY(mu_) = 0;
-  // The part of the budget that hoistd can provide, until the next attempt.
-  uint64_t usable_ HOIST_GUARDED_BY(mu_) = UINT64_MAX;
-  Status refusal_ HOIST_GUARDED_BY(mu_);
-  std::chrono::steady_clock::time_point retry_at_ HOIST_GUARDED_BY(mu_);
+  HotRoom room_ HOIST_GUARDED_BY(mu_){options_.hot_budget_bytes};
   bool touched_ HOIST_GUARDED_BY(mu_) = true;
   bool any_touch_ HOIST_GUARDED_BY(mu_) = false;
   Stats told_ HOIST_GUARDED_BY(mu_);           // Last sent to hoistd.

@@ -111,9 +111,7 @@ Status InPlace::SetBudget(uint64_t hot_budget_bytes) {
   const pid_t me = gettid();
   {
     const MutexLock lock(mu_);
-    budget_ = hot_budget_bytes;
-    usable_ = UINT64_MAX;
-    refusal_ = Status();
+    room_.SetBudget(hot_budget_bytes);
     touched_ = true;
     changed_.NotifyAll();
     if (!ScratchIsDue()) return broken_;
@@ -128,7 +126,7 @@ Status InPlace::SetBudget(uint64_t hot_budget_bytes) {
 // A captured graph may be using it.
 bool InPlace::ScratchIsDue() const {
   return !captured_ &&
-         (ScratchBytes(tensors_) <= budget_) != scratch_->is_laid();
+         (ScratchBytes(tensors_) <= room_.budget()) != scratch_->is_laid();
 }
 
 void InPlace::FitScratch() {
