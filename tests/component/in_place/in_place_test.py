@@ -9,6 +9,7 @@ import pathlib
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 
@@ -63,12 +64,13 @@ def bytes_of(piece):
 
 
 class Worker:
-    """One tensor of all pieces, a unit each."""
+    """One tensor of all pieces, a unit each. path: None, of "published"."""
 
     def __init__(self, socket, path, hot_bytes=HOT * PIECE,
                  pieces=PIECES, deadline=60):
         self.session = hoist.connect(socket, connect_deadline=60)
-        model = self.session.register(path, "files")
+        model = (self.session.register(path, "files") if path
+                 else self.session.model("published"))
         self.tensors = self.session.in_place(
             model, {"all": hoist.InPlaceTensor(
                 "U8", (pieces, PIECE),
@@ -184,6 +186,51 @@ class InPlace(unittest.TestCase):
             after["host_to_device_bytes"] - before["host_to_device_bytes"],
             HOT * PIECE)
         worker.check()
+
+    def publish(self, deadline=60):
+        """All pieces; returns how many were taken, and the session."""
+        session = hoist.connect(self.daemon.socket, connect_deadline=60)
+        self.addCleanup(session.close)
+        for piece in range(PIECES):
+            try:
+                session.publish_group("published", f"experts.{piece}",
+                                      {"w": bytes_of(piece)}, deadline=deadline)
+            except hoist.ResourceExhausted:
+                return piece, session
+        return PIECES, session
+
+    def test_published_pieces_take_the_host_once_where_a_disk_has_them(self):
+        spill = tempfile.TemporaryDirectory(prefix="hoist-")
+        self.addCleanup(spill.cleanup)
+        self.start(host=4 * PIECE, keeper=KEEPER,
+                   extra=f'[disk]\nspill_dir = "{spill.name}"\n')
+        taken, session = self.publish()
+        self.assertEqual(taken, PIECES)
+        session.close()
+        self.path = None
+        worker = self.worker()
+        worker.move(10)
+        # The disk has the pool's pieces, too: these may leave.
+        until(lambda: self.daemon.tier("HOST")["unsaved_bytes"] == 0)
+        self.daemon.ctl("evict", "published")
+        self.assertEqual(self.daemon.tier("HOST")["used_bytes"], 0)
+        self.assertEqual(self.daemon.tier("DEVICE", 1)["used_bytes"],
+                         PIECES * PIECE)
+        worker.move(10)
+        # Nothing is lost if hoistd dies now, or with the last lease.
+        dead = self.daemon.kill_served()
+        worker.check()
+        self.daemon.until_another(dead)
+        worker.move(10)
+        worker.close()
+        until(lambda: self.leased() == (0, 0))
+        self.daemon.ctl("evict", "published")
+        self.assertEqual(self.daemon.tier("DEVICE", 1)["used_bytes"], 0)
+        self.worker().check()
+
+    def test_published_pieces_take_the_pool_where_no_disk_has_them(self):
+        self.start(host=4 * PIECE)
+        self.assertEqual(self.publish(deadline=0)[0], 4)
 
     def test_what_is_read_over_the_link_is_shown_of_the_link(self):
         self.start()
