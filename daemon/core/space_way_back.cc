@@ -45,32 +45,33 @@ absl::StatusOr<uint64_t> Space::PlaceUnsaved(OwnerId owner, uint64_t bytes,
 absl::Status Space::MayCome(uint64_t bytes, uint64_t published,
                             absl::Time now) const {
   const uint64_t back = copies_.largest_spilled();
-  if (back == 0 || MaySpill(now)) return absl::OkStatus();
-  if (!Expendable().empty()) return absl::OkStatus();
-  if (bytes + back + published <= options_.host_capacity_bytes) {
-    return absl::OkStatus();
-  }
-  return NoWayBack();
+  const bool may = back == 0 || MaySpill(now) || !Expendable().empty() ||
+                   bytes + back + published <= options_.host_capacity_bytes;
+  return may ? absl::OkStatus() : NoWayBack();
 }
 
-// It has its place; evicts what must leave for the way back.
+// It has its place; evicts what must leave for the way back. If none is beside
+// it, it loses the place, and what leaves makes room for both.
 absl::Status Space::KeepWayBack(uint64_t offset, uint64_t bytes,
                                 absl::Time now) {
-  if (HasWayBack()) return absl::OkStatus();
   const uint64_t back = copies_.largest_spilled();
   // A pool too small for both: this image is spilled next.
-  if (bytes + back > options_.host_capacity_bytes && MaySpill(now) &&
-      !disk_.full()) {
+  const bool small = bytes + back > options_.host_capacity_bytes;
+  if (HasWayBack() || (small && MaySpill(now) && !disk_.full())) {
     return absl::OkStatus();
   }
-  absl::Status keeps = NoWayBack();
-  if (const Victims victims = HostHole(back, SpaceClaim(), now)) {
-    if (EvictAll(*victims, Leaving::ForRoom({}, now))) return absl::OkStatus();
-    keeps = absl::UnavailableError("waiting for spills");
+  Victims victims = HostHole(back, SpaceClaim(), now);
+  const bool stays = victims.has_value();
+  if (!stays) {
+    host_.Free(offset);
+    victims = HostHole(bytes + back, SpaceClaim(), now);
   }
-  host_.Free(offset);
+  if (victims && EvictAll(*victims, Leaving::ForRoom({}, now)) && stays) {
+    return absl::OkStatus();
+  }
+  if (stays) host_.Free(offset);
   disk_.PutOff(now);
-  return keeps;
+  return victims ? absl::UnavailableError("waiting for room") : NoWayBack();
 }
 
 }  // namespace hoistd

@@ -40,9 +40,10 @@ class FillingDisk {
     }
   }
   // nullopt: it was refused.
-  std::optional<GroupKey> Publish(const std::string& group, uint64_t pages) {
+  std::optional<GroupKey> Publish(const std::string& group, uint64_t pages,
+                                  const std::string& to = "p") {
     const RequestId request =
-        rig.Publish(session, "p", group, pages, 0, absl::Seconds(1));
+        rig.Publish(session, to, group, pages, 0, absl::Seconds(1));
     Settle();
     if (rig.waiting(request)) rig.Advance(absl::Seconds(2));
     Settle();
@@ -183,6 +184,20 @@ TEST(NodeFullDisk, APoolOfOneImageIsStillPublishedTo) {
     ASSERT_TRUE(key.has_value()) << group;
     EXPECT_OK(disk.Reach(*key));
   }
+}
+
+// "d" fits where "b" was, and "b" then finds no place beside it.
+TEST(NodeFullDisk, WhatLiesAmidOthersMakesWayForTheWayBack) {
+  FillingDisk disk(Options(12, /*saves_at_once=*/true), /*room=*/9);
+  ASSERT_TRUE(disk.Publish("a", 3).has_value());
+  const auto amid = disk.Publish("b", 6, "q");
+  ASSERT_TRUE(amid.has_value());
+  ASSERT_TRUE(disk.Publish("c", 3).has_value());
+  ASSERT_EQ(disk.rig.Evict("q").groups, 1u);
+  const auto key = disk.Publish("d", 5);
+  ASSERT_TRUE(key.has_value()) << disk.refused;
+  EXPECT_OK(disk.Reach(*key));
+  EXPECT_OK(disk.Reach(*amid));
 }
 
 }  // namespace hoistd::node_full_disk_test
