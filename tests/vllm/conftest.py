@@ -100,11 +100,15 @@ def _hoistd() -> str:
 
 
 @pytest.fixture
-def hoistd(request: pytest.FixtureRequest) -> Iterator[RealDaemon]:
-    """Of its own sizes with the mark `hoistd(pool=..., host=...)`."""
+def hoistd(request: pytest.FixtureRequest, tmp_path: pathlib.Path
+           ) -> Iterator[RealDaemon]:
+    """Of its own sizes with the mark `hoistd(pool=..., host=...)`; with
+    `spills=True` it has a disk."""
     mark = request.node.get_closest_marker("hoistd")
     sizes = {"pool": 64 * MIB, "slab": 2 * MIB, "host": 64 * MIB,
              **(mark.kwargs if mark else {})}
+    if sizes.pop("spills", False):
+        sizes["extra"] = f'[disk]\nspill_dir = "{tmp_path / "spill"}"\n'
     daemon = RealDaemon(_hoistd(), **sizes)
     try:
         yield daemon

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from conftest import EngineProcess, Refused
-from real_daemon import MIB
+from real_daemon import MIB, until
 
 pytest.importorskip("vllm")
 
@@ -73,6 +73,22 @@ def test_without_in_place_quantised_experts_are_shared_whole(start, kind):
         assert engine.ask("generate") == tokens
         (facts,) = engine.facts()
         assert facts["shared"] == facts["bytes"]
+
+
+@pytest.mark.hoistd(pool=160 * MIB, host=24 * MIB, in_place=64 * MIB,
+                    spills=True)
+@pytest.mark.parametrize("kind", ["mixture_int4"], indirect=True)
+def test_where_a_disk_has_the_experts_the_host_has_them_in_place_alone(
+        start, hoistd, kind):
+    model, options, tokens = kind
+    with start(model, **options, **in_place(0.75)) as engine:
+        (facts,) = engine.facts()
+        assert facts["bytes"] > 2 * 24 * MIB  # More than the pool holds.
+        until(lambda: hoistd.tier("HOST")["unsaved_bytes"] == 0)
+        hoistd.ctl("evict", facts["model"])
+        assert hoistd.tier("HOST")["used_bytes"] == 0
+        assert hoistd.tier("DEVICE", 1)["used_bytes"]
+        assert engine.ask("generate") == tokens
 
 
 @pytest.mark.parametrize("kind", ["mixture_int4"], indirect=True)
