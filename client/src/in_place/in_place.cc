@@ -250,15 +250,16 @@ Status InPlace::StageCold() {
         Piece& piece = pieces_[i];
         piece.cold_lease = lease->id;
         piece.cold = lease->slab;
+        PieceRange& range = *ranges_[piece.tensor];
         status =
             piece.cold.bytes == piece.bytes
-                ? ranges_[piece.tensor]->Lay(piece.offset, piece.cold)
+                ? range.Lay(piece.offset, piece.cold)
                 : Status(Code::kInternal, "hoistd sent a slab of another size");
+        // While the next tensor's pieces arrive.
+        const bool last = i + 1 == first_piece_[piece.tensor + 1];
+        if (status.ok() && last) status = range.Open();
         return status.ok();
       });
-  for (const auto& range : ranges_) {
-    if (status.ok()) status = range->Open();
-  }
   return status;
 }
 
