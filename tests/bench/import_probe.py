@@ -94,18 +94,21 @@ def imported(fd: int) -> c.c_uint64:
 
 
 def map_at(at: int, nbytes: int, handle: c.c_uint64, offset: int = 0) -> int:
-    return cuda.cuMemMap(c.c_uint64(at), c.c_size_t(nbytes),
-                         c.c_size_t(offset), handle, c.c_uint64(0))
+    code: int = cuda.cuMemMap(c.c_uint64(at), c.c_size_t(nbytes),
+                              c.c_size_t(offset), handle, c.c_uint64(0))
+    return code
 
 
 def open_at(at: int, nbytes: int) -> int:
     reads = Access(Location(DEVICE, 0), 1)
-    return cuda.cuMemSetAccess(c.c_uint64(at), c.c_size_t(nbytes),
-                               c.byref(reads), c.c_size_t(1))
+    code: int = cuda.cuMemSetAccess(c.c_uint64(at), c.c_size_t(nbytes),
+                                    c.byref(reads), c.c_size_t(1))
+    return code
 
 
 def unmap_at(at: int, nbytes: int) -> int:
-    return cuda.cuMemUnmap(c.c_uint64(at), c.c_size_t(nbytes))
+    code: int = cuda.cuMemUnmap(c.c_uint64(at), c.c_size_t(nbytes))
+    return code
 
 
 def need(code: int) -> None:
