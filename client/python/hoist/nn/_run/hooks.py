@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import sys
 import threading
 import weakref
 from typing import Any, Callable, Iterable, NoReturn
@@ -21,7 +20,7 @@ from torch.utils.hooks import RemovableHandle
 from ... import _hot
 from ..._eager import eager, inlined
 from ..._errors import FailedPrecondition
-from .._graph.compiled import calls_from_here, is_there
+from .._graph.compiled import calls_from_here, is_there, may_be_there
 from .._graph.operators import done, keeps_weights_in_place, stage
 from .._show.group import Group
 from .._show.tree import Tree, ways_to
@@ -483,7 +482,7 @@ class Hooks:
         return self._tree.changed
 
     def is_compiled(self) -> bool:
-        if "torch._dynamo" not in sys.modules:
+        if not may_be_there():
             return False
         if self._ways is None:
             self._ways = Modules(ways_to(self._root, {*self._calls}))
