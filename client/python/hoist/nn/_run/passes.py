@@ -123,7 +123,9 @@ class Passes(*_hot.fields("Passes")):  # type: ignore[misc]
 
     def _begin(self, this: Pass, args: Any, kwargs: Any, compiled: bool
                ) -> Any:
-        if not any(group.state.holds for group in self._groups):
+        # A few of the groups, which may be hundreds.
+        if not any(group.state.holds for part in self.parts
+                   for group in tuple(part.staged)):
             self._renew()
         self._around.before_pass()
         if self.in_place is not None:

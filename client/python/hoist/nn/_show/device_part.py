@@ -64,7 +64,7 @@ class DevicePart(*_hot.fields("Part")):  # type: ignore[misc]
         self.cuda_index = self._index if self._is_cuda else None
         self.held = Held(torch_device)
         self.captured = False  # A CUDA graph holds the plan's addresses.
-        # Groups with a temporary stage; for saved.py.
+        # Groups with a temporary stage, which all held ones have.
         self.staged: dict[Any, None] = {}
         self.reader: Any = None
         self.scratch_needed = 0  # By the group with the most casts.
