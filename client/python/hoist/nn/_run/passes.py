@@ -123,9 +123,7 @@ class Passes(*_hot.fields("Passes")):  # type: ignore[misc]
 
     def _begin(self, this: Pass, args: Any, kwargs: Any, compiled: bool
                ) -> Any:
-        # A few of the groups, which may be hundreds.
-        if not any(group.state.holds for part in self.parts
-                   for group in tuple(part.staged)):
+        if not any(part.is_held for part in self.parts):
             self._renew()
         self._around.before_pass()
         if self.in_place is not None:

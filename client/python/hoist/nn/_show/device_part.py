@@ -72,6 +72,11 @@ class DevicePart(*_hot.fields("Part")):  # type: ignore[misc]
         self._scratch_stream: int | None = None
 
     @property
+    def is_held(self) -> bool:
+        """One of its groups is; see Group.hold. Of hundreds few are staged."""
+        return any(group.state.holds for group in tuple(self.staged))
+
+    @property
     def plan(self) -> Plan | None:
         return self.held.plan
 
