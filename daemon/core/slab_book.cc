@@ -72,13 +72,32 @@ bool SlabBook::Ask(DeviceIndex device, const std::vector<SlabId>& slabs,
                    std::optional<User> uid, absl::Time now,
                    std::vector<SlabAsk>& asks) {
   bool keeps = false;
-  for (const SlabId slab : slabs) {
-    for (const SessionId id : openers_.at({device, slab})) {
+  const auto ask = [&](const Where& where) {
+    for (const SessionId id : openers_.at(where)) {
       if (uid.has_value() && sessions_.at(id).uid != *uid) continue;
-      keeps |= AskOne(id, {device, slab}, now, asks);
+      keeps |= AskOne(id, where, now, asks);
     }
+  };
+  for (const SlabId slab : slabs) ask({device, slab});
+  if (!AnswerIsLate(device)) return keeps;
+  for (const auto& [where, openers] : openers_) {
+    if (where.device == device && !IsUsed(where)) ask(where);
   }
   return keeps;
+}
+
+bool SlabBook::AnswerIsLate(DeviceIndex device) const {
+  return std::ranges::any_of(sessions_, [&](const auto& session) {
+    return std::ranges::any_of(session.second.slabs, [&](const auto& slab) {
+      return slab.first.device == device && slab.second.late &&
+             !slab.second.kept;
+    });
+  });
+}
+
+bool SlabBook::IsUsed(const Where& where) const {
+  return std::ranges::any_of(
+      openers_.at(where), [&](SessionId id) { return At(id, where).uses > 0; });
 }
 
 bool SlabBook::AskOne(SessionId id, const Where& where, absl::Time now,
@@ -99,7 +118,8 @@ bool SlabBook::AskOne(SessionId id, const Where& where, absl::Time now,
   }
   ask->slabs.push_back(where.slab);
   given.asked = ask->number;
-  given.look_at = now + kAnswerPatience;
+  given.late = false;
+  given.look_at = now + kPrompt;
   LookNoLaterThan(given.look_at);
   return false;
 }
@@ -121,6 +141,7 @@ bool SlabBook::Closed(SessionId id, const SlabsClosedArgs& closed,
       it = slabs.erase(it);
     } else {
       given.asked = 0;
+      given.late = false;
       given.kept = true;
       given.look_at = now + kAskAgain;
       LookNoLaterThan(given.look_at);
@@ -138,12 +159,16 @@ SlabBook::Looked SlabBook::LookAt(absl::Time now) {
     Silent silent = {.session = id, .uid = session.uid, .device = {}};
     for (auto& [where, given] : session.slabs) {
       if (!Waits(session, given)) continue;
+      if (given.look_at <= now && given.asked != 0 && !given.late) {
+        given.late = looked.changed = true;
+        given.look_at += kAnswerPatience - kPrompt;
+      }
       if (given.look_at > now) {
         LookNoLaterThan(given.look_at);
         continue;
       }
-      given.kept = given.asked != 0;
       looked.changed = true;
+      given.kept = given.asked != 0;
       if (!given.kept) continue;
       silent.device = where.device;
       silent.bytes += given.bytes;

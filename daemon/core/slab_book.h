@@ -28,8 +28,11 @@ namespace hoistd {
 // Bounds:   one entry per session and slab given to it.
 class SlabBook {
  public:
-  // For an answer. A running worker needs milliseconds.
+  // For an answer. A running worker needs milliseconds: once one needs longer
+  // than kPrompt, all that may help are asked, so that their silences do not
+  // add up.
   static constexpr absl::Duration kAnswerPatience = absl::Seconds(2);
+  static constexpr absl::Duration kPrompt = absl::Milliseconds(100);
   // Before a session that refused is asked again.
   static constexpr absl::Duration kAskAgain = absl::Seconds(10);
 
@@ -52,7 +55,7 @@ class SlabBook {
     uint64_t bytes = 0;
   };
   struct Looked {
-    bool changed = false;  // OpenedBy of some slab.
+    bool changed = false;  // OpenedBy of some slab, or what Ask asks for.
     std::vector<Silent> silent;
   };
 
@@ -68,8 +71,9 @@ class SlabBook {
   bool Leave(SessionId id, DeviceIndex device, SlabId slab);
 
   // Adds to `asks` requests for the slabs that all sessions, or those of `uid`,
-  // have open; none uses them. Skips sessions already asked. True: a session
-  // keeps its slab.
+  // have open; none uses them. If an answer is late there, then also for all
+  // other unused slabs. Skips sessions already asked. True: a session keeps its
+  // slab.
   bool Ask(DeviceIndex device, const std::vector<SlabId>& slabs,
            std::optional<User> uid, absl::Time now, std::vector<SlabAsk>& asks);
   // The session's open slabs are unknown: this may be one of them.
@@ -80,7 +84,7 @@ class SlabBook {
   // An answer to an ask. False: it is void here.
   bool Closed(SessionId id, const SlabsClosedArgs& closed, absl::Time now);
   // Sessions without an answer in time keep their slabs; those that refused may
-  // be asked again.
+  // be asked again. Answers may be late from now on.
   Looked LookAt(absl::Time now);
   // The earliest time at which LookAt has work.
   absl::Time due() const { return due_; }
@@ -106,6 +110,7 @@ class SlabBook {
     uint64_t bytes = 0;
     uint32_t uses = 0;
     uint64_t asked = 0;   // The unanswered ask; 0: none.
+    bool late = false;    // Its answer is.
     bool kept = false;    // Was asked, and did not close it in time.
     bool unsent = false;  // Used, but not open: a use it never heard of.
     absl::Time look_at;   // When time alone changes that.
@@ -119,6 +124,8 @@ class SlabBook {
   const Given& At(SessionId id, const Where& where) const {
     return sessions_.at(id).slabs.at(where);
   }
+  bool AnswerIsLate(DeviceIndex device) const;
+  bool IsUsed(const Where& where) const;
   bool AskOne(SessionId id, const Where& where, absl::Time now,
               std::vector<SlabAsk>& asks);
   void NotOpen(SessionId id, const Where& where);

@@ -1,4 +1,8 @@
 // Memory that idle workers have open goes to whoever needs it.
+#include <set>
+#include <vector>
+
+#include "daemon/core/slab_book.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/node_rig.h"
@@ -141,6 +145,34 @@ TEST(NodeSlabs, WhoDoesNotAnswerKeepsItAndAnotherIsToldSo) {
                                    event.session == t.ada && event.bytes > 0;
                           }),
             1);
+}
+
+// Of three users, each of whom has a third of the device open and is stopped.
+TEST(NodeSlabs, SilentWorkersAreWaitedForAtOnce) {
+  NodeRigOptions options = Options(Closing::kByHand);
+  options.device_pages = {12};
+  NodeRig rig(options);
+  std::vector<SessionId> stopped;
+  for (const uint32_t uid : {1, 2, 3}) {
+    stopped.push_back(rig.Open(uid));
+    const ModelId model = rig.AddModel(stopped.back(), "m", {4});
+    ASSERT_OK(rig.Release(stopped.back(),
+                          rig.StageNow(stopped.back(), Key(model, 0))));
+  }
+  const SessionId bob = rig.Open(4);
+  const ModelId bobs = rig.AddModel(bob, "m", {2});
+  const RequestId request = rig.Stage(bob, Key(bobs, 0), absl::Seconds(0));
+  EXPECT_THAT(rig.asks(), SizeIs(1));  // It may be running.
+  rig.Advance(SlabBook::kPrompt);
+  ASSERT_THAT(rig.asks(), SizeIs(3));
+  std::set<SessionId> asked;
+  for (const SlabAsk& ask : rig.asks()) asked.insert(ask.session);
+  EXPECT_EQ(asked, std::set<SessionId>(stopped.begin(), stopped.end()));
+  EXPECT_TRUE(rig.waiting(request));
+  rig.Advance(SlabBook::kAnswerPatience);
+  ASSERT_NE(rig.AnswerTo(request), nullptr);
+  EXPECT_THAT(rig.AnswerTo(request)->status,
+              StatusIs(kExhausted, HasSubstr("held open by idle workers")));
 }
 
 TEST(NodeSlabs, ALateAnswerIsStillGood) {

@@ -122,9 +122,12 @@ TEST(SlabBook, WhoDoesNotAnswerKeepsItsSlabsUntilItDoes) {
   Books books;
   books.Idle(kFirst, kSlab);
   books.Ask({kSlab});
-  EXPECT_EQ(books.book.due(), kStart + SlabBook::kAnswerPatience);
+  EXPECT_EQ(books.book.due(), kStart + SlabBook::kPrompt);
   EXPECT_FALSE(books.book.LookAt(kStart).changed);
+  EXPECT_THAT(books.book.LookAt(books.book.due()).silent, IsEmpty());
+  EXPECT_EQ(books.book.OpenedBy(kDevice, kSlab), Opened::kIdle);
   const absl::Time late = books.book.due();
+  EXPECT_EQ(late, kStart + SlabBook::kAnswerPatience);
   const SlabBook::Looked looked = books.book.LookAt(late);
   EXPECT_TRUE(looked.changed);
   ASSERT_THAT(looked.silent, SizeIs(1));
@@ -136,6 +139,26 @@ TEST(SlabBook, WhoDoesNotAnswerKeepsItsSlabsUntilItDoes) {
   EXPECT_EQ(books.book.due(), absl::InfiniteFuture());
   books.book.Closed(kFirst, {kDevice, books.asks[0].number, {kSlab}}, late);
   EXPECT_EQ(books.book.KeptBytes(kDevice, std::nullopt), 0u);
+  books.book.Check();
+}
+
+TEST(SlabBook, ALateAnswerHasTheOthersAsked) {
+  Books books;
+  books.Idle(kFirst, kSlab);
+  books.Idle(kSecond, kOther);
+  books.Ask({kSlab});
+  EXPECT_THAT(books.asks, SizeIs(1));
+  EXPECT_TRUE(books.book.LookAt(kStart + SlabBook::kPrompt).changed);
+  books.Ask({kSlab});
+  ASSERT_THAT(books.asks, SizeIs(2));
+  EXPECT_THAT(books.asks[1].slabs, ElementsAre(kOther));
+  // What it keeps is known: the others are asked for what is needed again.
+  books.book.Closed(kFirst, {kDevice, books.asks[0].number, {}}, kStart);
+  books.book.Closed(kSecond, {kDevice, books.asks[1].number, {kOther}}, kStart);
+  books.Idle(kSecond, kOther);
+  books.asks.clear();
+  books.Ask({kSlab});
+  EXPECT_THAT(books.asks, IsEmpty());
   books.book.Check();
 }
 
