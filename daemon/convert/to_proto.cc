@@ -91,7 +91,9 @@ void GroupToProto(const Group& group, GroupIndex index, pb::Group* out) {
   }
 }
 
-void ModelToProtoWithoutGroups(const Model& model, pb::Model* out) {
+namespace {
+
+void FactsToProto(const Model& model, pb::Model* out) {
   const ModelSpec& spec = *model.spec;
   out->set_id(model.id.number());
   out->set_name(spec.name);
@@ -103,20 +105,34 @@ void ModelToProtoWithoutGroups(const Model& model, pb::Model* out) {
   out->set_image_bytes(spec.image_bytes);
 }
 
+void AddGroup(const ModelSpec& spec, uint32_t index, pb::Model* out) {
+  pb::Group* const added = out->add_groups();
+  GroupToProto(*spec.groups[index], GroupIndex(index), added);
+  if (!spec.published) return;
+  const Content& content = spec.group_contents[index];
+  added->set_content(content.data(), content.size());
+}
+
+}  // namespace
+
 void ModelToProto(const Model& model, pb::Model* out) {
-  ModelToProtoWithoutGroups(model, out);
+  FactsToProto(model, out);
   const ModelSpec& spec = *model.spec;
   const Fingerprint fingerprint = FingerprintOf(ContentOf(spec));
   out->set_fingerprint(fingerprint.data(), fingerprint.size());
-  uint32_t index = 0;
-  for (const std::shared_ptr<const Group>& group : spec.groups) {
-    pb::Group* const added = out->add_groups();
-    GroupToProto(*group, GroupIndex(index), added);
-    if (spec.published) {
-      const Content& content = spec.group_contents[index];
-      added->set_content(content.data(), content.size());
-    }
-    ++index;
+  for (uint32_t g = 0; g < spec.groups.size(); ++g) AddGroup(spec, g, out);
+}
+
+void PublishedToProto(const Model& model, absl::string_view group,
+                      pb::Model* out) {
+  const ModelSpec& spec = *model.spec;
+  const auto count = static_cast<uint32_t>(spec.groups.size());
+  if (count == 1) return ModelToProto(model, out);
+  FactsToProto(model, out);
+  out->set_group_count(count);
+  // A new one is the last, or fills a gap.
+  for (uint32_t g = count; g-- > 0;) {
+    if (spec.groups[g]->name == group) return AddGroup(spec, g, out);
   }
 }
 

@@ -88,8 +88,9 @@ pb::DeviceKind DeviceKindToProto(DeviceKind kind);
 pb::Backing BackingToProto(Backing backing);
 void GroupToProto(const Group& group, GroupIndex index, pb::Group* out);
 void ModelToProto(const Model& model, pb::Model* out);
-// Nor has it a fingerprint: zeros.
-void ModelToProtoWithoutGroups(const Model& model, pb::Model* out);
+// As PublishRequest.group_alone says: of its groups, the one of this name.
+void PublishedToProto(const Model& model, absl::string_view group,
+                      pb::Model* out);
 void DeviceToProto(const DeviceView& device, pb::Device* out);
 // Sets all fields but the descriptor's: `fd_index` or `path`.
 void SlabToProto(const SlabUse& use, DeviceIndex device, pb::Slab* out);

@@ -219,8 +219,9 @@ Outbound EncodeReply(Reply reply) {
   pb::DaemonMessage message;
   message.set_request_id(reply.ticket.request_id);
   const auto* model = std::get_if<ModelPtr>(&reply.body);
-  if (model != nullptr && reply.ticket.without_groups) {
-    ModelToProtoWithoutGroups(**model, message.mutable_model());
+  if (model != nullptr && !reply.ticket.group_alone.empty()) {
+    PublishedToProto(**model, reply.ticket.group_alone,
+                     message.mutable_model());
     return Pack(message);
   }
   Fds fds =

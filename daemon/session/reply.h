@@ -33,9 +33,10 @@ inline constexpr size_t kMaxSlabFdsPerLease = hoist::kMaxFdsPerMessage - 1;
 struct Ticket {
   ConnectionId connection;
   uint64_t request_id = 0;
-  size_t fds = 0;               // Came with the request, and may still be held.
-  bool admitted = true;         // Counts as in flight until it is answered.
-  bool without_groups = false;  // As in PublishRequest.
+  size_t fds = 0;        // Came with the request, and may still be held.
+  bool admitted = true;  // Counts as in flight until it is answered.
+  // Of a PublishRequest with `group_alone`: its group's name.
+  std::string group_alone = {};
 };
 
 // A grant whose slabs refer to duplicated descriptors in `fds`. The engine's

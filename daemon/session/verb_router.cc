@@ -73,7 +73,9 @@ absl::Status VerbRouter::Route(const Ticket& ticket, SessionId session,
                                const hoist::v1::ClientMessage& message,
                                std::vector<hoist::UniqueFd> fds) {
   Ticket to = ticket;
-  to.without_groups = message.publish().without_groups();
+  if (message.publish().group_alone()) {
+    to.group_alone = message.publish().group().name();
+  }
   HOIST_ASSIGN_OR_RETURN(SessionRequest request,
                          RequestFromProto(message, std::move(fds)));
   std::visit(

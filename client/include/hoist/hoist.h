@@ -38,7 +38,8 @@
 namespace hoist {
 inline namespace v0 {
 
-// A model's description. Stays valid after its session; move-only.
+// A model's description. Stays valid after its session, but for what hoistd was
+// not asked for before (Session::Publish). Move-only.
 class Model : internal::Handle<hoist_model, hoist_model_free> {
  public:
   explicit Model(hoist_model* handle) : Handle(handle) {}  // Owns it.
@@ -361,7 +362,9 @@ class Session : internal::Handle<hoist_session, hoist_session_free> {
     return Call(hoist_forget_model, model.get());
   }
 
-  // Adds one group to a published model; returns the resulting model.
+  // Adds one group to a published model; returns the resulting model. It has
+  // this group, and asks hoistd for the others at the first need; see
+  // hoist_publish_group.
   Result<Model> Publish(const PublishOptions& options) {
     return internal::WithGroup(
         options, [&](const hoist_publish_options* given) {

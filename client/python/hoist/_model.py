@@ -1,4 +1,5 @@
-"""A model's parts: plain data, valid without its session."""
+"""A model's parts: plain data, valid without its session, but for what a
+publication's Model has not asked for yet."""
 
 from __future__ import annotations
 
@@ -67,8 +68,6 @@ class Model(Owner):
         self.id: int = ask("model_id", handle)  # hoistd's number of it.
         # Without its owner's name.
         self.name: str = ask("model_name", handle).decode()
-        # 16 bytes; identifies the weights.
-        self.fingerprint = bytes(ask("model_fingerprint", handle)[:16])
         # A uid, or a tenant's name from hoistd.toml.
         self.owner: int | str = (ask("model_owner_tenant", handle).decode() or
                                  ask("model_owner", handle))
@@ -80,6 +79,12 @@ class Model(Owner):
         self.published = bool(ask("model_is_published", handle))
         # A model may have ten thousand groups: libhoist keeps them, and a Group
         # is made when it is asked for.
+
+    @property
+    def fingerprint(self) -> bytes:
+        """16 bytes; identifies the weights."""
+        self._numbers([])  # Raises if hoistd is to be asked, and cannot be.
+        return bytes(ask("model_fingerprint", self._handle)[:16])
 
     @property
     def groups(self) -> list[Group]:
@@ -98,6 +103,7 @@ class Model(Owner):
         return isinstance(name, str) and self._find(name) is not None
 
     def __iter__(self) -> Iterator[Group]:
+        self._numbers([])  # Their number is then the present one.
         for index in range(ask("model_group_count", self._handle)):
             group = self._group(index)
             if group.name:  # A missing one has none.

@@ -198,29 +198,16 @@ class Session(Owner):
         hoistd's GPUs, where the current stream has written them. The bytes are
         copied before this returns; tensors that share memory are stored once.
 
+        The Model asks hoistd for its other groups, in their present state, and
+        for its fingerprint, at their first use. FailedPrecondition: the session
+        has ended by then, or is done with this object.
+
         deadline: seconds to wait for space on the host.
         of_session: the model ends with this session, and is private to its
             user; its name is "@42/MODEL", where 42 is the session.
         content: the expected Group.content, 32 bytes. DataLoss: hoistd computed
             another, and kept nothing.
         """
-        made = self._publication(model, group, tensors, readers, deadline,
-                                 of_session, content)
-        return self._model("publish_group", c.byref(made.options))
-
-    def publish_group(self, model: str, group: str, tensors: Mapping[str, Any],
-                      readers: str | None = None, *, deadline: float = 60.0,
-                      of_session: bool = False,
-                      content: bytes | None = None) -> None:
-        """As publish, without the Model: its description grows with each of
-        many groups."""
-        made = self._publication(model, group, tensors, readers, deadline,
-                                 of_session, content)
-        call("publish_group", self._handle, c.byref(made.options), None)
-
-    def _publication(self, model: str, group: str, tensors: Mapping[str, Any],
-                     readers: str | None, deadline: float, of_session: bool,
-                     content: bytes | None) -> Publication:
         publication = Publication(group, tensors)
         options = publication.options
         options.model = text(model)
@@ -230,7 +217,7 @@ class Session(Owner):
         options.deadline_ms = max(1, milliseconds(deadline))
         options.of_session = of_session
         options.content = None if content is None else _digest(content)
-        return publication
+        return self._model("publish_group", c.byref(options))
 
     def model(self, name: str) -> Model:
         """A model that was registered or published earlier.

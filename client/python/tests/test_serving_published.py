@@ -80,7 +80,7 @@ class Session:
     def __init__(self):
         self.groups = {}
 
-    def publish_group(self, model, group, tensors, deadline):
+    def publish(self, model, group, tensors, deadline):
         given = {name: one.tolist() for name, one in tensors.items()}
         if self.groups.setdefault(group, given) != given:
             raise hoist.AlreadyExists(group)

@@ -54,8 +54,9 @@ int hoist_attach(const hoist_attachment_options* options,
         if (Status s = hoist::Read(options, &given); !s.ok()) return s;
         hoist::Standing::Begin begin;
         if (const hoist_session* on = given.own.session; on != nullptr) {
-          const hoist::ModelPtr& table = given.own.model->table;
-          begin = {on->session, on->open, {table, on->session->Hold(table)}};
+          auto table = given.own.model->Whole();
+          if (!table.ok()) return table.status();
+          begin = {on->session, on->open, {*table, on->session->Hold(*table)}};
         }
         return hoist::Hand(
             attachment,

@@ -80,6 +80,12 @@ Status CheckBoth(const hoist_session* session, const hoist_model* model) {
                     "that has ended; ask this session for its own");
 }
 
+Result<ModelPtr> WholeOf(const hoist_session* session,
+                         const hoist_model* model) {
+  if (Status s = CheckBoth(session, model); !s.ok()) return s;
+  return model->Whole();
+}
+
 }  // namespace hoist
 
 using hoist::Code;

@@ -18,9 +18,10 @@ int hoist_fixed_mapping_create(hoist_session* session, const hoist_model* model,
                                hoist_error** error) {
   return Guarded(error, {{mapping, "mapping"}}, [&]() -> Status {
     if (groups == nullptr || group_count == 0) return Missing("groups");
-    if (Status s = hoist::CheckBoth(session, model); !s.ok()) return s;
+    auto table = hoist::WholeOf(session, model);
+    if (!table.ok()) return table.status();
     return hoist::Hand(
-        mapping, hoist::FixedMapping::Create(*session->session, *model->table,
+        mapping, hoist::FixedMapping::Create(*session->session, **table,
                                              {groups, group_count}, device));
   });
 }
@@ -31,9 +32,9 @@ int hoist_fixed_mapping_fill(hoist_fixed_mapping* mapping,
                              uint64_t deadline_ms, hoist_error** error) {
   return hoist::With(mapping, "mapping", error, {{groups, "groups"}},
                      [&](hoist::FixedMapping& own) -> Status {
-                       if (Status s = hoist::CheckBoth(session, model); !s.ok())
-                         return s;
-                       return own.Fill(session->session, model->table,
+                       auto table = hoist::WholeOf(session, model);
+                       if (!table.ok()) return table.status();
+                       return own.Fill(session->session, *table,
                                        {groups, group_count},
                                        hoist::Milliseconds(deadline_ms));
                      });

@@ -36,6 +36,7 @@ struct hoist_session {
 };
 
 struct hoist_model {
+  // Of a publication: perhaps the published group alone.
   hoist::ModelPtr table;
   // The hoistd that numbered the model: another hoistd's numbers mean other
   // weights.
@@ -44,6 +45,19 @@ struct hoist_model {
   mutable hoist::Mutex mu = {};
   // nullptr: this handle is done with the model.
   mutable hoist::ModelPtr held HOIST_GUARDED_BY(mu) = {};
+  // Describes the other groups.
+  std::weak_ptr<hoist::Session> session = {};
+  // Once they were asked for. Results point into it.
+  mutable hoist::ModelPtr described HOIST_GUARDED_BY(mu) = {};
+
+  // The last table that was asked for.
+  hoist::ModelPtr Known() const;
+  // The table with all groups, for which hoistd is asked at the first need.
+  // FailedPrecondition: that is now, and the session has ended, or this handle
+  // is done with the model.
+  hoist::Result<hoist::ModelPtr> Whole() const;
+  // A table with that group. OutOfRange: there is none.
+  hoist::Result<hoist::ModelPtr> With(uint32_t group) const;
 };
 
 struct hoist_lease {
@@ -188,6 +202,9 @@ Status ReadRegister(const hoist_register_options* options,
 // Checks that the session is alive and has the model's hoistd.
 // FailedPrecondition: it has another one.
 Status CheckBoth(const hoist_session* session, const hoist_model* model);
+// The same, for a call that needs all groups.
+Result<ModelPtr> WholeOf(const hoist_session* session,
+                         const hoist_model* model);
 
 // `image`: the address of the tensor's image; nullptr: none.
 Status DescribeTensor(const TensorEntry& tensor, const void* image,

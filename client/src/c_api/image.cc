@@ -14,11 +14,12 @@ using hoist::Status;
 
 namespace {
 
-// Checks that the session is alive and the group exists.
-Status CheckPlace(const hoist_session* session, const hoist_model* model,
-                  uint32_t group) {
+// A held table with the group.
+hoist::Result<hoist::ModelPtr> Hold(const hoist_session* session,
+                                    const hoist_model* model, uint32_t group) {
   if (Status s = hoist::CheckBoth(session, model); !s.ok()) return s;
-  return model->table->CheckGroup(group);
+  auto table = model->With(group);
+  return table.ok() ? session->session->Hold(*table) : table;
 }
 
 }  // namespace
@@ -27,10 +28,10 @@ int hoist_host_image_create(hoist_session* session, const hoist_model* model,
                             uint32_t group, hoist_host_image** image,
                             hoist_error** error) {
   return Guarded(error, {{image, "image"}}, [&]() -> Status {
-    if (Status s = CheckPlace(session, model, group); !s.ok()) return s;
-    return hoist::Hand(image, hoist::HostImage::Create(
-                                  session->session,
-                                  session->session->Hold(model->table), group));
+    auto held = Hold(session, model, group);
+    if (!held.ok()) return held.status();
+    return hoist::Hand(
+        image, hoist::HostImage::Create(session->session, *held, group));
   });
 }
 
@@ -38,9 +39,9 @@ int hoist_host_image_move(hoist_host_image* image, hoist_session* session,
                           const hoist_model* model, uint32_t group,
                           hoist_error** error) {
   return Guarded(error, {{image, "image"}}, [&]() -> Status {
-    if (Status s = CheckPlace(session, model, group); !s.ok()) return s;
-    return image->own->Move(session->session,
-                            session->session->Hold(model->table), group);
+    auto held = Hold(session, model, group);
+    if (!held.ok()) return held.status();
+    return image->own->Move(session->session, *held, group);
   });
 }
 

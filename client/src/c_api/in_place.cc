@@ -64,12 +64,13 @@ int hoist_in_place_create(hoist_session* session, const hoist_model* model,
     hoist_in_place_options given = {};
     Status s = hoist::ReadSized(options, "hoist_in_place_options", &given);
     if (!s.ok()) return s;
-    if (s = hoist::CheckBoth(session, model); !s.ok()) return s;
+    auto table = hoist::WholeOf(session, model);
+    if (!table.ok()) return table.status();
     auto wanted = hoist::TensorsOf(tensors, tensor_count);
     if (!wanted.ok()) return wanted.status();
     given.deadline_ms = hoist::AtMostADay(given.deadline_ms);
     return hoist::Hand(in_place,
-                       InPlace::Create(session->session, model->table,
+                       InPlace::Create(session->session, *table,
                                        std::move(wanted).value(), given));
   });
 }

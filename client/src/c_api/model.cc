@@ -70,13 +70,15 @@ Result<SourceTensor> FromC(const hoist_publish_tensor& in) {
   return out;
 }
 
-Status Give(Session& session, Result<HeldModel> found, hoist_model** model) {
+Status Give(const std::shared_ptr<Session>& session, Result<HeldModel> found,
+            hoist_model** model) {
   if (!found.ok()) return found.status();
   if (model == nullptr) return Status();
   *model = new hoist_model{.table = std::move(found->table),
-                           .instance_id = session.instance_id(),
-                           .uses = &session.model_uses(),
-                           .held = std::move(found->held)};
+                           .instance_id = session->instance_id(),
+                           .uses = &session->model_uses(),
+                           .held = std::move(found->held),
+                           .session = session};
   return Status();
 }
 
@@ -113,14 +115,14 @@ Result<std::vector<SourceTensor>> TensorsOf(
   return tensors;
 }
 
-Status Publish(Session& session, const hoist_publish_options& options,
-               hoist_model** model) {
+Status Publish(const std::shared_ptr<Session>& session,
+               const hoist_publish_options& options, hoist_model** model) {
   if (Status s = CheckReaders(options.readers); !s.ok()) return s;
   Result<std::vector<SourceTensor>> tensors = TensorsOf(options);
   if (!tensors.ok()) return tensors.status();
   ReadBytes read;
   if (options.on_device != 0) {
-    const DeviceFacts* device = session.FindDevice(options.device);
+    const DeviceFacts* device = session->FindDevice(options.device);
     if (device == nullptr) {
       return Status(Code::kNotFound,
                     "hoistd has no device " + std::to_string(options.device));
@@ -145,21 +147,58 @@ Status Publish(Session& session, const hoist_publish_options& options,
   request.readers = static_cast<Hoist__V1__Readers>(options.readers);
   request.deadline_ms = options.deadline_ms;
   request.of_session = options.of_session != 0;
-  request.without_groups = model == nullptr;
+  request.group_alone = 1;
   if (options.content != nullptr) {
     request.content = Binary({options.content, HOIST_CONTENT_BYTES});
   }
   const int memfd = image->memfd.get();
   return Give(
       session,
-      session.CallForModel(request.base, std::span(&memfd, 1),
-                           std::chrono::milliseconds(options.deadline_ms),
-                           options.model),
+      session->CallForModel(request.base, std::span(&memfd, 1),
+                            std::chrono::milliseconds(options.deadline_ms),
+                            options.model),
       model);
 }
 
 }  // namespace
 }  // namespace hoist
+
+hoist::ModelPtr hoist_model::Known() const {
+  const hoist::MutexLock lock(mu);
+  return described == nullptr ? table : described;
+}
+
+hoist::Result<hoist::ModelPtr> hoist_model::Whole() const {
+  if (table->whole()) return table;
+  hoist::ModelPtr use;  // While it is described.
+  {
+    const hoist::MutexLock lock(mu);
+    if (described != nullptr) return described;
+    use = held;
+  }
+  const std::shared_ptr<hoist::Session> on = session.lock();
+  if (on == nullptr || use == nullptr) {
+    return hoist::Status(
+        hoist::Code::kFailedPrecondition,
+        std::string(on == nullptr ? "its session has ended"
+                                  : "its session is done with it") +
+            ", and never asked for the groups of model \"" +
+            table->facts().name + "\" that others published; find it anew");
+  }
+  auto now = hoist::DescribeHeld(*on, *table);
+  if (!now.ok()) return now;
+  const hoist::MutexLock lock(mu);
+  if (described == nullptr) described = *now;
+  return described;
+}
+
+hoist::Result<hoist::ModelPtr> hoist_model::With(uint32_t group) const {
+  if (table->has(group)) return table;
+  auto whole = Whole();
+  if (!whole.ok()) return whole;
+  if (hoist::Status s = (*whole)->CheckGroup(group); !s.ok()) return s;
+  return whole;
+}
 
 using hoist::Code;
 using hoist::Guarded;
@@ -176,8 +215,8 @@ int hoist_register_model(hoist_session* session,
                    Status s = hoist::ReadRegister(options, &given);
                    if (!s.ok()) return s;
                    if (s = session->session->Check(); !s.ok()) return s;
-                   hoist::Session& on = *session->session;
-                   return hoist::Give(on, hoist::Register(on, given), model);
+                   const auto& on = session->session;
+                   return hoist::Give(on, hoist::Register(*on, given), model);
                  });
 }
 
@@ -186,8 +225,8 @@ int hoist_describe_model(hoist_session* session, const char* name,
   return Guarded(error,
                  {{session, "session"}, {name, "name"}, {model, "model"}},
                  [&]() -> Status {
-                   hoist::Session& on = *session->session;
-                   return hoist::Give(on, hoist::Describe(on, name), model);
+                   const auto& on = session->session;
+                   return hoist::Give(on, hoist::Describe(*on, name), model);
                  });
 }
 
@@ -201,7 +240,7 @@ int hoist_publish_group(hoist_session* session,
         if (!s.ok()) return s;
         if (given.model == nullptr) return Missing("model's name");
         if (s = session->session->Check(); !s.ok()) return s;
-        return hoist::Publish(*session->session, given, model);
+        return hoist::Publish(session->session, given, model);
       });
 }
 
@@ -244,8 +283,8 @@ int hoist_find_content(hoist_session* session, const uint8_t* content,
   return Guarded(
       error, {{session, "session"}, {content, "content"}, {model, "model"}},
       [&]() -> Status {
-        hoist::Session& on = *session->session;
-        return hoist::Give(on, hoist::FindByContent(on, content), model);
+        const auto& on = session->session;
+        return hoist::Give(on, hoist::FindByContent(*on, content), model);
       });
 }
 
@@ -323,7 +362,14 @@ const char* hoist_model_name(const hoist_model* model) {
 }
 
 const uint8_t* hoist_model_fingerprint(const hoist_model* model) {
-  return FactsOf(model).fingerprint.data();
+  if (model == nullptr) return FactsOf(model).fingerprint.data();
+  const hoist::ModelTable* from = model->table.get();
+  (void)Guarded(nullptr, [&] {
+    auto whole = model->Whole();
+    if (whole.ok()) from = whole->get();  // The handle keeps it.
+    return whole.status();
+  });
+  return from->facts().fingerprint.data();
 }
 
 uint32_t hoist_model_owner(const hoist_model* model) {
@@ -347,27 +393,20 @@ int hoist_model_is_published(const hoist_model* model) {
 }
 
 uint32_t hoist_model_group_count(const hoist_model* model) {
-  return model == nullptr
-             ? 0
-             : static_cast<uint32_t>(model->table->groups().size());
+  return model == nullptr ? 0 : model->Known()->count();
 }
 
 int hoist_model_group(const hoist_model* model, uint32_t group,
                       hoist_group_info* info, hoist_error** error) {
   return Guarded(error, {{model, "model"}, {info, "info"}}, [&]() -> Status {
-    const auto& groups = model->table->groups();
-    if (group >= groups.size()) {
-      return Status(Code::kOutOfRange,
-                    "model \"" + model->table->facts().name + "\" has " +
-                        std::to_string(groups.size()) + " groups");
-    }
+    auto table = model->With(group);
+    if (!table.ok()) return table.status();
+    const hoist::GroupEntry& entry = (*table)->group(group);
     hoist_group_info out = {};
-    out.name = groups[group].name.c_str();
-    out.image_bytes = groups[group].image_bytes;
-    out.tensor_count = static_cast<uint32_t>(groups[group].tensors.size());
-    if (groups[group].content.has_value()) {
-      out.content = groups[group].content->data();
-    }
+    out.name = entry.name.c_str();
+    out.image_bytes = entry.image_bytes;
+    out.tensor_count = static_cast<uint32_t>(entry.tensors.size());
+    if (entry.content.has_value()) out.content = entry.content->data();
     return hoist::WriteSized(out, info);
   });
 }
@@ -376,12 +415,11 @@ int hoist_model_tensor(const hoist_model* model, uint32_t group,
                        uint32_t tensor, hoist_tensor_info* info,
                        hoist_error** error) {
   return Guarded(error, {{model, "model"}, {info, "info"}}, [&]() -> Status {
-    const auto& groups = model->table->groups();
-    if (group >= groups.size() || tensor >= groups[group].tensors.size()) {
-      return Status(Code::kOutOfRange, "model \"" + model->table->facts().name +
-                                           "\" has no such group or tensor");
-    }
-    return hoist::DescribeTensor(groups[group].tensors[tensor], nullptr, info);
+    auto table = model->With(group);
+    if (!table.ok()) return table.status();
+    auto found = (*table)->group(group).Tensor(tensor);
+    if (!found.ok()) return found.status();
+    return hoist::DescribeTensor(**found, nullptr, info);
   });
 }
 
@@ -392,7 +430,12 @@ int hoist_model_find_groups(const hoist_model* model, const char* const* names,
     for (size_t i = 0; i < count; ++i) {
       if (names == nullptr || names[i] == nullptr) return Missing("names");
       if (groups == nullptr) return Missing("groups");
-      const auto found = model->table->FindGroup(names[i]);
+      auto found = model->table->FindGroup(names[i]);
+      if (!found.has_value()) {
+        auto whole = model->Whole();
+        if (!whole.ok()) return whole.status();
+        found = (*whole)->FindGroup(names[i]);
+      }
       if (!found.has_value()) {
         return Status(Code::kNotFound, "model \"" + model->table->facts().name +
                                            "\" has no group \"" + names[i] +
@@ -400,7 +443,7 @@ int hoist_model_find_groups(const hoist_model* model, const char* const* names,
       }
       groups[i] = *found;
     }
-    return Status();
+    return count > 0 ? Status() : model->Whole().status();
   });
 }
 
@@ -408,7 +451,9 @@ int hoist_model_find_tensor(const hoist_model* model, const char* name,
                             uint32_t* group, uint32_t* tensor,
                             hoist_error** error) {
   return Guarded(error, {{model, "model"}, {name, "name"}}, [&]() -> Status {
-    const auto found = model->table->FindTensor(name);
+    auto whole = model->Whole();
+    if (!whole.ok()) return whole.status();
+    const auto found = (*whole)->FindTensor(name);
     if (!found.has_value()) {
       return Status(Code::kNotFound, "model \"" + model->table->facts().name +
                                          "\" has no tensor \"" + name + "\"");

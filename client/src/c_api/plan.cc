@@ -46,11 +46,12 @@ int hoist_set_plan(hoist_session* session, const hoist_model* model,
     hoist_plan_options given = {};
     Status s = hoist::ReadPlan(options, &given);
     if (!s.ok()) return s;
-    if (s = hoist::CheckBoth(session, model); !s.ok()) return s;
+    auto table = hoist::WholeOf(session, model);
+    if (!table.ok()) return table.status();
     hoist::Session& on = *session->session;
     if (s = hoist::CheckOptions(on, given); !s.ok()) return s;
-    return hoist::Hand(
-        plan, Plan::Create(session->session, on.Hold(model->table), given));
+    return hoist::Hand(plan,
+                       Plan::Create(session->session, on.Hold(*table), given));
   });
 }
 

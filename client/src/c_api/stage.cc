@@ -41,11 +41,12 @@ int hoist_stage(hoist_session* session, const hoist_model* model,
   return Guarded(error, {{lease, "lease"}}, [&]() -> Status {
     if (Status s = hoist::CheckBoth(session, model); !s.ok()) return s;
     hoist::Session& on = *session->session;
-    if (Status s = model->table->CheckGroup(group); !s.ok()) return s;
+    auto table = model->With(group);
+    if (!table.ok()) return table.status();
     if (Status s = hoist::CheckDevice(on, device); !s.ok()) return s;
-    hoist::HeldModel held = {model->table, on.Hold(model->table)};
-    auto grant = on.Stage(*model->table, group, device,
-                          hoist::Milliseconds(deadline_ms));
+    hoist::HeldModel held = {*table, on.Hold(*table)};
+    auto grant =
+        on.Stage(**table, group, device, hoist::Milliseconds(deadline_ms));
     if (!grant.ok()) return grant.status();
     const uint64_t id = grant->id;
     try {
@@ -162,7 +163,9 @@ int hoist_prefetch(hoist_session* session, const hoist_model* model,
     if (tier == HOIST_TIER_DEVICE) {
       if (Status s = hoist::CheckDevice(on, device); !s.ok()) return s;
     }
-    if (Status s = hoist::CheckGroups(*model->table, wanted); !s.ok()) return s;
+    if (Status s = hoist::CheckGroups(*model->Known(), wanted); !s.ok()) {
+      return s;
+    }
     on.model_uses().AskedFor(*model->table);
     return on.Prefetch(*model->table, wanted, tier, device);
   });
@@ -176,7 +179,9 @@ int hoist_set_order(hoist_session* session, const hoist_model* model,
     const std::span<const uint32_t> order(groups, group_count);
     if (Status s = hoist::CheckBoth(session, model); !s.ok()) return s;
     hoist::Session& on = *session->session;
-    if (Status s = hoist::CheckGroups(*model->table, order); !s.ok()) return s;
+    if (Status s = hoist::CheckGroups(*model->Known(), order); !s.ok()) {
+      return s;
+    }
     if (!order.empty()) on.model_uses().AskedFor(*model->table);
     Hoist__V1__SetOrderRequest request = HOIST__V1__SET_ORDER_REQUEST__INIT;
     request.model_id = model->table->facts().id;
@@ -210,17 +215,18 @@ int hoist_fetch_start(hoist_session* session, const hoist_model* model,
   return Guarded(error, {{fetch, "fetch"}}, [&]() -> Status {
     if (groups == nullptr && group_count > 0) return Missing("groups");
     const std::span<const uint32_t> wanted(groups, group_count);
-    if (Status s = hoist::CheckBoth(session, model); !s.ok()) return s;
+    auto table = hoist::WholeOf(session, model);
+    if (!table.ok()) return table.status();
     if (Status s = hoist::CheckDevice(*session->session, device); !s.ok()) {
       return s;
     }
-    if (Status s = hoist::CheckGroups(*model->table, wanted); !s.ok()) return s;
-    return hoist::Hand(
-        fetch, hoist::Fetch::Start({session->session,
-                                    session->session->Hold(model->table),
-                                    {wanted.begin(), wanted.end()},
-                                    device,
-                                    hoist::Milliseconds(deadline_ms)}));
+    if (Status s = hoist::CheckGroups(**table, wanted); !s.ok()) return s;
+    return hoist::Hand(fetch,
+                       hoist::Fetch::Start({session->session,
+                                            session->session->Hold(*table),
+                                            {wanted.begin(), wanted.end()},
+                                            device,
+                                            hoist::Milliseconds(deadline_ms)}));
   });
 }
 

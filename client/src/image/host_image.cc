@@ -57,7 +57,7 @@ uint64_t AlignedStart(const Mapping& range) {
 
 Result<std::unique_ptr<HostImage>> HostImage::Create(
     std::shared_ptr<Session> session, ModelPtr model, uint32_t group) {
-  const uint64_t bytes = model->groups()[group].image_bytes;
+  const uint64_t bytes = model->group(group).image_bytes;
   Mapping range;
   if (bytes > 0) {
     Result<Mapping> reserved = Mapping::Reserve(bytes + kHugePage);
@@ -71,7 +71,7 @@ Result<std::unique_ptr<HostImage>> HostImage::Create(
 HostImage::HostImage(std::shared_ptr<Session> session, ModelPtr model,
                      uint32_t group, Mapping range)
     : fork_generation_(ForkGeneration()),
-      bytes_(model->groups()[group].image_bytes),
+      bytes_(model->group(group).image_bytes),
       range_(std::move(range)),
       start_(AlignedStart(range_)),
       session_(std::move(session)),
@@ -86,7 +86,7 @@ Status HostImage::Load(std::chrono::milliseconds deadline) {
   if (bytes() > 0) {
     Result<UniqueFd> memfd = session_->ReadImage(
         *model_, group_,
-        [size = bytes(), &name = model_->groups()[group_].name] {
+        [size = bytes(), &name = model_->group(group_).name] {
           return NewImage(size, name);
         },
         deadline);
@@ -115,8 +115,8 @@ Status HostImage::Move(std::shared_ptr<Session> session, ModelPtr model,
   std::shared_ptr<Session> before;
   ModelPtr model_before;
   const MutexLock lock(mu_);
-  const GroupEntry& old = model_->groups()[group_];
-  const GroupEntry& entry = model->groups()[group];
+  const GroupEntry& old = model_->group(group_);
+  const GroupEntry& entry = model->group(group);
   if (old.image_bytes != entry.image_bytes ||
       !std::ranges::equal(old.tensors, entry.tensors, LieAlike)) {
     return Status(Code::kInvalidArgument,

@@ -133,9 +133,11 @@ Result<ModelTable> DecodeModel(const Hoist__V1__Model& in) {
   }
   std::vector<GroupEntry> groups;
   groups.reserve(in.n_groups);
+  const bool alone = in.group_count > 0 && in.n_groups > 0;
+  const uint32_t first = alone ? in.groups[0]->index : 0;
   for (size_t g = 0; g < in.n_groups; ++g) {
     const Hoist__V1__Group& from = *in.groups[g];
-    if (from.index != g || from.image_bytes > kMaxImageBytes) {
+    if (from.index != first + g || from.image_bytes > kMaxImageBytes) {
       return Malformed("group \"" + TextOf(from.name) +
                        "\" is out of order or too large");
     }
@@ -156,7 +158,8 @@ Result<ModelTable> DecodeModel(const Hoist__V1__Model& in) {
     }
     groups.push_back(std::move(group));
   }
-  return ModelTable::Create(std::move(facts), std::move(groups));
+  return ModelTable::Create(std::move(facts), std::move(groups), first,
+                            in.group_count);
 }
 
 Result<SlabImport> DecodeSlab(const Hoist__V1__Slab& in,

@@ -36,14 +36,19 @@ bool SameTensor(const TensorEntry& a, const TensorEntry& b) {
 }
 
 Result<ModelTable> ModelTable::Create(Facts facts,
-                                      std::vector<GroupEntry> groups) {
-  ModelTable table(std::move(facts), std::move(groups));
+                                      std::vector<GroupEntry> groups,
+                                      uint32_t first, uint32_t count) {
+  ModelTable table(std::move(facts), std::move(groups), first, count);
+  if (uint64_t{first} + table.groups_.size() > table.count_) {
+    return MalformedModel("it has more groups than it counts");
+  }
   size_t tensors = 0;
   for (const GroupEntry& group : table.groups_) tensors += group.tensors.size();
   table.group_of_.reserve(table.groups_.size());
   table.tensor_of_.reserve(tensors);
-  for (uint32_t g = 0; g < table.groups_.size(); ++g) {
-    const GroupEntry& group = table.groups_[g];
+  for (uint32_t i = 0; i < table.groups_.size(); ++i) {
+    const uint32_t g = first + i;
+    const GroupEntry& group = table.groups_[i];
     if (group.name.empty()) {  // A missing group has a number only.
       if (group.image_bytes != 0 || !group.tensors.empty()) {
         return MalformedModel("a missing group has an image or tensors");
@@ -79,11 +84,10 @@ Result<uint32_t> GroupEntry::FindTensor(std::string_view tensor) const {
 }
 
 Status ModelTable::CheckGroup(uint32_t group) const {
-  if (group < groups_.size()) return Status();
-  return Status(Code::kOutOfRange, "model \"" + facts_.name + "\" has " +
-                                       std::to_string(groups_.size()) +
-                                       " groups, none is number " +
-                                       std::to_string(group));
+  if (group < count_) return Status();
+  return Status(Code::kOutOfRange,
+                "model \"" + facts_.name + "\" has " + std::to_string(count_) +
+                    " groups, none is number " + std::to_string(group));
 }
 
 std::optional<uint32_t> ModelTable::FindGroup(std::string_view name) const {

@@ -45,6 +45,8 @@ struct TensorPlace {
   uint32_t tensor = 0;
 };
 
+// All groups of a model; or some that follow each other, and the number of all.
+//
 // Threads:  immutable once built; shared freely.
 class ModelTable {
  public:
@@ -60,26 +62,45 @@ class ModelTable {
   };
 
   // Internal: a tensor outside its image or larger than its size, or a
-  // duplicate name; so reads through the table stay inside.
-  static Result<ModelTable> Create(Facts facts, std::vector<GroupEntry> groups);
+  // duplicate name; so reads through the table stay inside. `first`: the number
+  // of the first of `groups`; `count`: of all, and 0 if these are all.
+  static Result<ModelTable> Create(Facts facts, std::vector<GroupEntry> groups,
+                                   uint32_t first = 0, uint32_t count = 0);
   // The lookups point into `groups_`; a move keeps its entries in place.
   ModelTable(ModelTable&&) = default;
   ModelTable(const ModelTable&) = delete;
   ModelTable& operator=(const ModelTable&) = delete;
 
   const Facts& facts() const { return facts_; }
+  uint32_t count() const { return count_; }
+  bool whole() const { return groups_.size() == count_; }
+  bool has(uint32_t group) const {
+    return group >= first_ && group - first_ < groups_.size();
+  }
+  // Which it has.
+  const GroupEntry& group(uint32_t number) const {
+    return groups_[number - first_];
+  }
+  // All, of a whole table.
   const std::vector<GroupEntry>& groups() const { return groups_; }
   // OutOfRange: no such group.
   Status CheckGroup(uint32_t group) const;
+  // Among those that it has.
   std::optional<uint32_t> FindGroup(std::string_view name) const;
   std::optional<TensorPlace> FindTensor(std::string_view name) const;
 
  private:
-  ModelTable(Facts facts, std::vector<GroupEntry> groups)
-      : facts_(std::move(facts)), groups_(std::move(groups)) {}
+  ModelTable(Facts facts, std::vector<GroupEntry> groups, uint32_t first,
+             uint32_t count)
+      : facts_(std::move(facts)),
+        groups_(std::move(groups)),
+        first_(first),
+        count_(count == 0 ? static_cast<uint32_t>(groups_.size()) : count) {}
 
   Facts facts_;
   std::vector<GroupEntry> groups_;
+  uint32_t first_;
+  uint32_t count_;
   std::unordered_map<std::string_view, uint32_t> group_of_;
   std::unordered_map<std::string_view, TensorPlace> tensor_of_;
 };

@@ -152,4 +152,17 @@ Result<HeldModel> FindByContent(Session& session, const uint8_t* content) {
   return session.CallForModel(request.base);
 }
 
+Result<ModelPtr> DescribeHeld(Session& session, const ModelTable& model) {
+  const std::string& name = model.facts().name;
+  Hoist__V1__DescribeModelRequest request =
+      HOIST__V1__DESCRIBE_MODEL_REQUEST__INIT;
+  request.name = Text(name.c_str());
+  Result<ModelPtr> now = session.CallForHeld(request.base);
+  if (!now.ok()) return now;
+  if ((*now)->facts().id == model.facts().id && (*now)->whole()) return now;
+  return Status(
+      Code::kFailedPrecondition,
+      "the model \"" + name + "\" was forgotten, and is another one by now");
+}
+
 }  // namespace hoist

@@ -16,6 +16,9 @@ Result<HeldModel> Register(Session& session,
                            const hoist_register_options& options);
 Result<HeldModel> Describe(Session& session, const char* name);
 Result<HeldModel> FindByContent(Session& session, const uint8_t* content);
+// All groups of a model that the caller holds. FailedPrecondition: the model of
+// its name is another one by now.
+Result<ModelPtr> DescribeHeld(Session& session, const ModelTable& model);
 
 }  // namespace hoist
 

@@ -15,7 +15,7 @@ Status WrongAnswer() {
 }
 
 template <typename Body>
-Result<Body> Take(Result<Reply>& reply) {
+Result<Body> Take(Result<Reply> reply) {
   if (!reply.ok()) return reply.status();
   if (auto* body = std::get_if<Body>(&reply->body)) return std::move(*body);
   return WrongAnswer();
@@ -295,11 +295,15 @@ Result<HeldModel> Session::CallForModel(const Connection::Request& request,
                                         std::optional<std::string> name) {
   if (forked()) return ForkedStatus();
   ModelUses::Ask ask(*model_uses_, std::move(name));
-  auto reply = connection_->Call(request, fds, deadline + call_deadline_);
-  if (!reply.ok()) return reply.status();
-  auto* model = std::get_if<ModelPtr>(&reply->body);
-  if (model == nullptr) return WrongAnswer();
+  auto model = Take<ModelPtr>(
+      connection_->Call(request, fds, deadline + call_deadline_));
+  if (!model.ok()) return model.status();
   return HeldModel{*model, ask.Answered(*model)};
+}
+
+Result<ModelPtr> Session::CallForHeld(const Connection::Request& request) {
+  if (forked()) return ForkedStatus();
+  return Take<ModelPtr>(connection_->Call(request, {}, call_deadline_));
 }
 
 Status Session::CallForNothing(const Connection::Request& request,
@@ -336,16 +340,15 @@ Result<LeaseGrant> Session::Stage(const ModelTable& model, uint32_t group,
 Result<LeaseGrant> Session::LeaseOf(Result<Reply> reply,
                                     const Hoist__V1__StageRequest& request,
                                     const ModelTable& model) {
-  if (!reply.ok()) return reply.status();
-  auto* lease = std::get_if<LeaseGrant>(&reply->body);
-  if (lease == nullptr) return WrongAnswer();
+  auto lease = Take<LeaseGrant>(std::move(reply));
+  if (!lease.ok()) return lease;
   if (lease->model_id != request.model_id || lease->group != request.group ||
       lease->device != request.device || lease->apart != (request.apart != 0) ||
-      lease->image_bytes != model.groups()[request.group].image_bytes) {
+      lease->image_bytes != model.group(request.group).image_bytes) {
     PostRelease(lease->id);
     return WrongAnswer();
   }
-  return std::move(*lease);
+  return lease;
 }
 
 void Session::StageApart(const ModelTable& model,
@@ -373,9 +376,8 @@ Result<KnownHeat> Session::ReportHeat(const HeatReport& report,
                                       const std::atomic<bool>* cancelled) {
   if (forked()) return ForkedStatus();
   HeatMessage message(report);
-  Result<Reply> reply =
-      connection_->Call(message.request.base, {}, call_deadline_, cancelled);
-  return Take<KnownHeat>(reply);
+  return Take<KnownHeat>(
+      connection_->Call(message.request.base, {}, call_deadline_, cancelled));
 }
 
 void Session::PostHeat(const HeatReport& report) {
@@ -445,19 +447,17 @@ Result<PlanGrant> Session::SetPlan(const Hoist__V1__SetPlanRequest& request) {
   if (forked()) return ForkedStatus();
   // The new plan may need the old plan's place.
   SlabUses::Places old = uses_.RemovePlan(request.replaces);
-  Result<Reply> reply = connection_->Call(
+  auto plan = Take<PlanGrant>(connection_->Call(
       request.base, {},
-      std::chrono::milliseconds(request.deadline_ms) + call_deadline_);
-  if (!reply.ok()) {
+      std::chrono::milliseconds(request.deadline_ms) + call_deadline_));
+  if (!plan.ok()) {
     // The old plan may still stand.
     if (!old.empty()) uses_.PutBack(request.replaces, std::move(old));
-    return reply.status();
+    return plan;
   }
-  auto* plan = std::get_if<PlanGrant>(&reply->body);
-  if (plan == nullptr) return WrongAnswer();
   plans_.Forget(request.replaces);
-  if (plan->admitted.ok()) plan->admitted = FindSlots(request.device, plan);
-  return std::move(*plan);
+  if (plan->admitted.ok()) plan->admitted = FindSlots(request.device, &*plan);
+  return plan;
 }
 
 // An error means that the session has ended, with all its holdings.
@@ -481,17 +481,15 @@ Result<ArenaGrant> Session::OpenArena(const hoist_arena_options& options) {
   Hoist__V1__OpenArenaRequest request = HOIST__V1__OPEN_ARENA_REQUEST__INIT;
   request.size_bytes = options.bytes;
   request.deadline_ms = options.deadline_ms;
-  Result<Reply> reply = connection_->Call(
+  auto arena = Take<ArenaGrant>(connection_->Call(
       request.base, {},
-      std::chrono::milliseconds(options.deadline_ms) + call_deadline_);
-  if (!reply.ok()) return reply.status();
-  auto* arena = std::get_if<ArenaGrant>(&reply->body);
-  if (arena == nullptr) return WrongAnswer();
+      std::chrono::milliseconds(options.deadline_ms) + call_deadline_));
+  if (!arena.ok()) return arena;
   if (arena->bytes < options.bytes) {
     CloseArena(arena->id);
     return WrongAnswer();
   }
-  return std::move(*arena);
+  return arena;
 }
 
 void Session::CloseArena(uint64_t id, Heard heard) {
@@ -523,7 +521,7 @@ Result<PermitGrant> Session::OpenPermit(
     return Status(Code::kUnimplemented,
                   "this hoistd grants no copy permits: " + why.message());
   }
-  return Take<PermitGrant>(reply);
+  return Take<PermitGrant>(std::move(reply));
 }
 
 void Session::ClosePermit(uint64_t id, Heard heard) {

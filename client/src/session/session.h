@@ -71,6 +71,8 @@ class Session final : private Connection::Handler {
                                  std::optional<std::string> name = {});
   Status CallForNothing(const Connection::Request& request,
                         std::chrono::milliseconds deadline = {});
+  // For a model that the caller holds: no new use.
+  Result<ModelPtr> CallForHeld(const Connection::Request& request);
   Status Forget(const ModelTable& model);
   ModelUses& model_uses() { return *model_uses_; }
   // See ModelUses::Hold.
@@ -202,7 +204,7 @@ class Lease {
   Status Check() const;
   Status Release();
   const LeaseGrant& grant() const { return grant_; }
-  const GroupEntry& group() const { return model_->groups()[grant_.group]; }
+  const GroupEntry& group() const { return model_->group(grant_.group); }
   // Of this group; nullptr: no such name.
   const TensorEntry* FindTensor(std::string_view name) const;
   const Session& session() const { return *session_; }

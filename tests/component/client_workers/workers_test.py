@@ -201,12 +201,14 @@ class Workers(unittest.TestCase):
         arrays["strided"] = np.arange(12, dtype=np.float32).reshape(3, 4).T
         arrays["scalar"] = np.array(1.5)
         arrays["empty"] = np.empty((0, 3), np.int16)
-        self.assertIsNone(session.publish_group("mine", "g0", arrays))
+        first = session.publish("mine", "g0", arrays)
         model = session.publish("mine", "g1", {"u": arrays["t1"]})
         self.assertTrue(model.published)
         self.assertEqual([g.name for g in model], ["g0", "g1"])
         other = self.connect().model("mine")
         self.assertEqual(other.id, model.id)
+        self.assertEqual(other.fingerprint, model.fingerprint)
+        self.assertEqual([g.name for g in first], ["g0"])
         with session.stage(model["g0"]) as lease:
             for name, array in arrays.items():
                 view = lease[name].numpy()

@@ -168,26 +168,35 @@ TEST_F(SessionVerbs, PublishHandsOverTheImage) {
             static_cast<int>(absl::StatusCode::kAlreadyExists));
 }
 
-TEST_F(SessionVerbs, APublishersModelHasNoGroupsIfItWantsNone) {
+TEST_F(SessionVerbs, APublishersModelHasItsGroupAloneIfItWantsNoOthers) {
   auto spec = std::make_shared<ModelSpec>();
   spec->name = "made";
   spec->published = true;
-  spec->groups = {std::make_shared<const Group>()};
-  spec->group_contents.resize(1);
+  for (const char* name : {"f", "g", "h"}) {
+    auto group = std::make_shared<Group>();
+    group->name = name;
+    spec->groups.push_back(std::move(group));
+  }
+  spec->group_contents.resize(3);
   const auto model = std::make_shared<const Model>(
       Model{.id = ModelId(3), .spec = std::move(spec)});
-  const auto told = [&](bool without_groups) {
+  const auto told = [&](bool group_alone) {
     const hoist::UniqueFd image = SealedMemfd(4096);
     ClientMessage message = OneTensorsPublication();
-    message.mutable_publish()->set_without_groups(without_groups);
+    message.mutable_publish()->set_group_alone(group_alone);
     EXPECT_TRUE(client().Send(message, std::vector<int>{image.get()}));
     engine().verb<PublishArgs>().Next().done(model);
     return client().Receive()->message.model();
   };
-  EXPECT_EQ(told(false).groups_size(), 1);
-  EXPECT_EQ(told(true).groups_size(), 0);
-  EXPECT_EQ(told(true).id(), 3u);
-  EXPECT_EQ(told(true).name(), "made");
+  EXPECT_EQ(told(false).groups_size(), 3);
+  EXPECT_EQ(told(false).group_count(), 0u);
+  const hoist::v1::Model alone = told(true);
+  ASSERT_EQ(alone.groups_size(), 1);
+  EXPECT_EQ(alone.groups(0).name(), "g");
+  EXPECT_EQ(alone.groups(0).index(), 1u);
+  EXPECT_EQ(alone.group_count(), 3u);
+  EXPECT_EQ(alone.id(), 3u);
+  EXPECT_EQ(alone.name(), "made");
 }
 
 TEST_F(SessionVerbs, ReadImageHandsOverTheMemfdAndIsJustAnswered) {

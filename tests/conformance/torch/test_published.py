@@ -44,14 +44,14 @@ def test_a_full_host_is_told_and_what_was_left_makes_room(make_hoistd):
 def between_groups(monkeypatch):
     """between_groups(session, act): before the sixth group, so some are there."""
     def set_up(session, act):
-        given, calls = session.publish_group, itertools.count(1)
+        given, calls = session.publish, itertools.count(1)
 
-        def publish_group(*of, **options):
+        def publish_one(*of, **options):
             if next(calls) == LAYERS // 2:
                 act()
-            given(*of, **options)
+            return given(*of, **options)
 
-        monkeypatch.setattr(session, "publish_group", publish_group)
+        monkeypatch.setattr(session, "publish", publish_one)
 
     return set_up
 

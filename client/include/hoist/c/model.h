@@ -163,12 +163,14 @@ typedef struct hoist_publish_options {
 } hoist_publish_options;
 
 /* Adds one group to a published model, and creates the model if it is new.
- * `model`, if not NULL, gets the resulting model with all its groups: use NULL
- * for many. Tensors with the same data and size are stored once. The bytes are
- * copied before this returns. Only its owner adds to a model. A group that is
- * there already is attached to.
- * ALREADY_EXISTS: it has other bytes. RESOURCE_EXHAUSTED: no space on the host
- * in time. DATA_LOSS: the bytes do not match `content`; hoistd kept nothing. */
+ * `model`, if not NULL, gets the resulting model. Its handle has this group;
+ * hoistd is asked for the others, in their present state, and the fingerprint
+ * once they are needed. A session that has ended, or is done with the model,
+ * asks no more (FAILED_PRECONDITION). Tensors with the same data and size are
+ * stored once. The bytes are copied before this returns. Only its owner adds to
+ * a model. A group that is there already is attached to. ALREADY_EXISTS: it has
+ * other bytes. RESOURCE_EXHAUSTED: no space on the host in time. DATA_LOSS: the
+ * bytes do not match `content`; hoistd kept nothing. */
 HOIST_API int hoist_publish_group(hoist_session* session,
                                   const hoist_publish_options* options,
                                   hoist_model** model, hoist_error** error);
@@ -209,7 +211,8 @@ HOIST_API void hoist_model_free(hoist_model* model);
 HOIST_API uint64_t hoist_model_id(const hoist_model* model);
 /* Its name, without its owner's. */
 HOIST_API const char* hoist_model_name(const hoist_model* model);
-/* 16 bytes, the digest of the weights. */
+/* 16 bytes, the digest of the weights. Zeros: hoistd was to be asked for it and
+ * did not answer (see hoist_publish_group). */
 HOIST_API const uint8_t* hoist_model_fingerprint(const hoist_model* model);
 /* The owner's uid. */
 HOIST_API uint32_t hoist_model_owner(const hoist_model* model);
@@ -224,7 +227,8 @@ HOIST_API uint64_t hoist_model_image_bytes(const hoist_model* model);
 HOIST_API int hoist_model_is_published(const hoist_model* model);
 /* The number of groups; numbers start at 0. A group without a name and tensors
  * is missing: no disk had it when hoistd ended. Only hoist_publish_group, which
- * fills such gaps, returns a model that lacks groups. */
+ * fills such gaps, returns a model that lacks groups; hoistd then describes
+ * none of its others (DATA_LOSS). */
 HOIST_API uint32_t hoist_model_group_count(const hoist_model* model);
 
 /* Result of hoist_model_group. */
@@ -263,7 +267,8 @@ HOIST_API int hoist_model_group(const hoist_model* model, uint32_t group,
 HOIST_API int hoist_model_tensor(const hoist_model* model, uint32_t group,
                                  uint32_t tensor, hoist_tensor_info* info,
                                  hoist_error** error);
-/* The numbers of the groups of these names. NOT_FOUND: there is none of one. */
+/* The numbers of the groups of these names. NOT_FOUND: there is none of one.
+ * None of none: only asks hoistd for what the handle lacks, if anything. */
 HOIST_API int hoist_model_find_groups(const hoist_model* model,
                                       const char* const* names, size_t count,
                                       uint32_t* groups, hoist_error** error);

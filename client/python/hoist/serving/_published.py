@@ -137,7 +137,7 @@ def _publish(session: _session.Session, name: str, key: Mapping[str, str],
     held = held_by(module) if module is not None else []
 
     def hand_over(group: tuple[str, dict[str, torch.Tensor]]) -> None:
-        session.publish_group(name, *group, deadline=deadline)
+        session.publish(name, *group, deadline=deadline)
 
     with in_order(hand_over, _groups(held, cuts)) as handed_over:
         for _ in handed_over:
@@ -146,10 +146,9 @@ def _publish(session: _session.Session, name: str, key: Mapping[str, str],
                        "held": [_said_of(one) for one in held],
                        "cuts": {of: dataclasses.astuple(cut)
                                 for of, cut in cuts.items()}}).encode()
-    session.publish_group(name, _MANIFEST, {
+    session.publish(name, _MANIFEST, {
         "manifest": torch.tensor(list(text), dtype=torch.uint8,
-                                 device="cpu")},
-                          deadline=deadline)
+                                 device="cpu")}, deadline=deadline)
 
 
 def _groups(held: Sequence[Held], cuts: Mapping[str, Cut]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
-from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 import torch
 from torch import nn
@@ -19,7 +18,7 @@ from .._plan.in_place import refuse_several
 from .._show.device_part import DevicePart
 from .._show.group import Group
 from .._store.hand_over import (cast_name, check_group, known_model, publish,
-                                publish_all, publish_cast)
+                                publish_cast)
 from .._store.link import Link
 from .._store.sources import Source
 from .._store.uses import Uses
@@ -32,8 +31,6 @@ from .options import Wanted
 from .originals import Originals
 
 log = logging.getLogger("hoist.nn")
-
-_BATCH, _BATCH_BYTES = 64, 64 << 20
 
 
 def assemble(root: nn.Module, wanted: Wanted, specs: list[GroupSpec],
@@ -190,22 +187,17 @@ def _make_live(attachment: Attachment, wanted: Wanted, specs: list[GroupSpec],
 
     hand = _Hand(attachment, wanted, original, name)
 
-    def cast(spec: GroupSpec, group: _model.Group) -> _model.Group:
+    def hand_over(spec: GroupSpec) -> tuple[_model.Group, _model.Group]:
+        group = hand.over(spec)
         check_group(group, spec, cast=False)
         if cast_to is None:
-            return group
-        return hand.give(
+            return group, group
+        return group, hand.give(
             spec, staged, lambda: publish_cast(session, cast_to, spec, group,
                                                wanted.deadline))
 
-    def hand_over(batch: list[GroupSpec]
-                  ) -> list[tuple[_model.Group, _model.Group]]:
-        return [(group, cast(spec, group))
-                for spec, group in zip(batch, hand.over(batch))]
-
-    with in_order(hand_over, _batches(specs)) as handed_over:
-        groups = itertools.chain.from_iterable(handed_over)
-        for spec, share, (group, coming) in zip(specs, shares, groups):
+    with in_order(hand_over, specs) as handed_over:
+        for spec, share, (group, coming) in zip(specs, shares, handed_over):
             live = Group(spec, attachment.parts[share], coming, group,
                              attachment.shelf, wanted.deadline, wanted.idle)
             attachment.groups.append(live)
@@ -221,20 +213,6 @@ def _make_live(attachment: Attachment, wanted: Wanted, specs: list[GroupSpec],
         staged if staged is not None else session.model(cast_to))
     attachment.uses.add(session, attachment.model)
     _check_same(attachment)
-
-
-def _batches(specs: Iterable[GroupSpec]) -> Iterator[list[GroupSpec]]:
-    """Groups for one hand-over: several, if they are small."""
-    batch: list[GroupSpec] = []
-    left = _BATCH_BYTES
-    for spec in specs:
-        left -= spec.nbytes
-        if batch and (left < 0 or len(batch) == _BATCH):
-            yield batch
-            batch, left = [], _BATCH_BYTES - spec.nbytes
-        batch.append(spec)
-    if batch:
-        yield batch
 
 
 class _Hand:
@@ -255,16 +233,8 @@ class _Hand:
         if original is None:
             self._before = self._uses.makes(wanted.session, name)
 
-    def over(self, specs: Sequence[GroupSpec]) -> list[_model.Group]:
+    def over(self, spec: GroupSpec) -> _model.Group:
         """Unconverted. DataLoss: hoistd's is damaged, and may be another's."""
-        if self._original is not None or any(
-                spec.name in (self._before or ()) for spec in specs):
-            return [self._one_over(spec) for spec in specs]
-        model = publish_all(self._session, self._name, specs, self._deadline)
-        self._uses.add(self._session, model)
-        return [model[spec.name] for spec in specs]
-
-    def _one_over(self, spec: GroupSpec) -> _model.Group:
         def hand_over() -> Model:
             return publish(self._session, self._name, spec, self._deadline)
 
@@ -319,17 +289,16 @@ def _hand_over_pieces(attachment: Attachment, wanted: Wanted,
         return
     hand = _Hand(attachment, wanted, original, name)
 
-    def hand_over(batch: list[GroupSpec]) -> int:
-        for spec, group in zip(batch, hand.over(batch)):
-            check_group(group, spec, cast=False)
-        return sum(spec.nbytes for spec in batch)
+    def hand_over(spec: GroupSpec) -> int:
+        check_group(hand.over(spec), spec, cast=False)
+        return spec.nbytes
 
     pieces: list[GroupSpec] = list(pieces_of(placed))
     if not any(piece.in_hand for piece in pieces):
-        for batch in _batches(pieces):  # Look-ups: threads would cost time.
-            advance(hand_over(batch))
+        for piece in pieces:  # A look-up each, for which threads cost time.
+            advance(hand_over(piece))
         return
-    with in_order(hand_over, _batches(pieces)) as handed_over:
+    with in_order(hand_over, pieces) as handed_over:
         for nbytes in handed_over:
             advance(nbytes)
 

@@ -59,16 +59,12 @@ class Conversion:
                 uses.add(session, made)
                 return made
 
-            whole: Model | None = None
             going: collections.deque[tuple[GroupSpec, Future[Model]]]
             going = collections.deque()
 
             def one_ends() -> None:
-                nonlocal whole
                 spec, handed = going.popleft()
-                made = handed.result()
-                if whole is None or len(made) > len(whole):
-                    whole = made
+                handed.result()
                 advance(spec.nbytes)
 
             try:
@@ -86,7 +82,8 @@ class Conversion:
                     one_ends()
             finally:  # They read what `opened` has.
                 wait([handed for _, handed in going])
-            assert whole is not None
+            whole = session.model(self.name)
+            uses.add(session, whole)
             return whole
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from typing import Callable, Iterable, Iterator, Sequence
+from typing import Callable, Iterable, Sequence
 
 import torch
 
@@ -113,16 +113,6 @@ def publish(session: _session.Session, name: str, spec: GroupSpec,
     return _publish(session, name, spec.name, _on_cpu(spec), deadline)
 
 
-def publish_all(session: _session.Session, name: str,
-                specs: Sequence[GroupSpec], deadline: float) -> Model:
-    """As publish, several: one description for all, as it grows with each."""
-    for spec in specs[:-1]:
-        with _names_explained():
-            session.publish_group(name, spec.name, _on_cpu(spec),
-                                  deadline=deadline)
-    return publish(session, name, specs[-1], deadline)
-
-
 def publish_cast(session: _session.Session, name: str, spec: GroupSpec,
                  original: Group, deadline: float) -> Model:
     """Hands one group over in its stored types: from the module's own tensors,
@@ -196,14 +186,8 @@ def _cast(tensor: torch.Tensor, stored: Stored,
 
 def _publish(session: _session.Session, model: str, group: str,
              tensors: dict[str, torch.Tensor], deadline: float) -> Model:
-    with _names_explained():
-        return session.publish(model, group, tensors, deadline=deadline)
-
-
-@contextlib.contextmanager
-def _names_explained() -> Iterator[None]:
     try:
-        yield
+        return session.publish(model, group, tensors, deadline=deadline)
     except AlreadyExists as error:
         raise AlreadyExists(
             f"{error}; give these weights another name=, or none, to have "
