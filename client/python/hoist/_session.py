@@ -73,7 +73,8 @@ def connect(socket: str | os.PathLike[str] | None = None, *,
         the running script or module.
     device_budget: maximum bytes leased at once per device; 0: no limit.
     connect_deadline: seconds of retries while no hoistd listens.
-    call_deadline: maximum seconds of a call without its own deadline.
+    call_deadline: maximum seconds of a call without its own deadline. With one,
+        a silent hoistd (stopped, or hung) ends it then, but not within 5 s.
     """
     if socket is None:
         # So that Session.reconnect uses the same socket.

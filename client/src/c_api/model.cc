@@ -152,12 +152,13 @@ Status Publish(const std::shared_ptr<Session>& session,
     request.content = Binary({options.content, HOIST_CONTENT_BYTES});
   }
   const int memfd = image->memfd.get();
-  return Give(
-      session,
-      session->CallForModel(request.base, std::span(&memfd, 1),
-                            std::chrono::milliseconds(options.deadline_ms),
-                            options.model),
-      model);
+  return Give(session,
+              session->CallForModel(
+                  request.base, std::span(&memfd, 1),
+                  std::chrono::milliseconds(
+                      options.deadline_ms == 0 ? 60'000 : options.deadline_ms),
+                  options.model),
+              model);
 }
 
 }  // namespace

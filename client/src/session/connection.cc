@@ -192,17 +192,15 @@ Result<uint64_t> Connection::Expect(bool abandoned) {
 }
 
 Result<Reply> Connection::Call(const Request& request, std::span<const int> fds,
-                               milliseconds deadline,
+                               const CallTime& time,
                                const std::atomic<bool>* cancelled) {
-  return CallWithin(request, fds,
-                    {Clock::now() + deadline, Patience(), cancelled});
+  return CallWithin(request, fds, Limits::Of(time, cancelled));
 }
 
 Result<Reply> Connection::CallOnce(const Request& request,
                                    std::span<const int> fds,
-                                   milliseconds deadline) {
-  return CallWithin(request, fds,
-                    {Clock::now() + deadline, Patience(), nullptr, true});
+                                   const CallTime& time) {
+  return CallWithin(request, fds, Limits::Of(time, nullptr, /*once=*/true));
 }
 
 Result<Reply> Connection::CallWithin(const Request& request,
@@ -214,7 +212,7 @@ Result<Reply> Connection::CallWithin(const Request& request,
 }
 
 void Connection::CallMany(
-    std::span<const Hoist__V1__StageRequest> requests, milliseconds deadline,
+    std::span<const Hoist__V1__StageRequest> requests, const CallTime& time,
     const std::atomic<bool>* cancelled,
     const std::function<bool(size_t i, Result<Reply>)>& each) {
   // Below hoistd's limit of requests in flight per session.
@@ -230,7 +228,7 @@ void Connection::CallMany(
   for (size_t i = 0; i < count && (wanted || i < next); ++i) {
     while (wanted && next < count && next < i + kAtOnce) {
       Sent& one = sent.emplace_back();
-      one.limits = {Clock::now() + deadline, Patience(), cancelled};
+      one.limits = Limits::Of(time, cancelled);
       one.asked = Ask(requests[next].base, {}, one.limits);
       ++next;
     }
@@ -255,22 +253,14 @@ Result<Connection::Asked> Connection::Ask(const Request& request,
   const Result<uint64_t> request_id = Expect(/*abandoned=*/false);
   if (!request_id.ok()) return request_id.status();
   bool full = false;
-  Status sent;
-  {
-    const MutexLock sending(send_mu_);
-    {
-      const MutexLock lock(mu_);
-      Pending& asked = pending_.at(request_id.value());
-      asked.request = &request;
-      asked.fds = fds;
-      asked.once = limits.once;
-    }
-    sent = Send(Pack(request_id.value(), request), fds, limits, &full);
-    if (!sent.ok()) {
-      const MutexLock lock(mu_);
-      pending_.at(request_id.value()).request = nullptr;
-    }
-  }
+  const Status sent =
+      Send(Pack(request_id.value(), request), fds, limits, &full, [&] {
+        const MutexLock lock(mu_);
+        Pending& asked = pending_.at(request_id.value());
+        asked.request = &request;
+        asked.fds = fds;
+        asked.once = limits.once;
+      });
   Pending* pending = nullptr;
   {
     const MutexLock lock(mu_);
@@ -308,7 +298,8 @@ Result<Reply> Connection::Take(const Asked& asked, const Limits& limits) {
 }
 
 Status Connection::Send(std::string_view body, std::span<const int> fds,
-                        const Limits& limits, bool* full) {
+                        const Limits& limits, bool* full,
+                        const std::function<void()>& sent) {
   if (body.size() > kMaxRequestBody) {
     return Status(Code::kResourceExhausted,
                   "the request has " + std::to_string(body.size()) +
@@ -317,16 +308,18 @@ Status Connection::Send(std::string_view body, std::span<const int> fds,
                       " at most: say it in fewer groups, tensors or parts (of "
                       "parts, runs of one size are one)");
   }
-  Clock::time_point end = limits.end;
-  if (limits.patience.count() > 0) {
-    end = std::min(end, Clock::now() + limits.patience);
-  }
+  const Clock::time_point end =
+      std::min(limits.end, limits.SilentUntil(Clock::now()));
   while (true) {
-    const Status sent =
-        SendPacket(socket_.get(), body, fds, full, Sending::kNow);
-    if (sent.ok() || !*full) return sent;
+    Status tried;
+    {
+      const MutexLock sending(send_mu_);
+      tried = SendPacket(socket_.get(), body, fds, full, Sending::kNow);
+      if (tried.ok()) sent();
+    }
+    if (tried.ok() || !*full) return tried;
     const Clock::duration left = end - Clock::now();
-    if (left <= Clock::duration::zero() || limits.cancelled_now()) return sent;
+    if (left <= Clock::duration::zero() || limits.cancelled_now()) return tried;
     pollfd room = {socket_.get(), POLLOUT, 0};
     poll(&room, 1,
          static_cast<int>(
@@ -338,9 +331,10 @@ Status Connection::Send(std::string_view body, std::span<const int> fds,
 }
 
 Status Connection::Await(Pending* pending, const Limits& limits) {
-  const bool patient = limits.patience.count() == 0;
   const Clock::time_point begin = Clock::now();
-  const Clock::duration ping_every = limits.patience / 4;
+  const bool patient = limits.SilentUntil(begin) == Clock::time_point::max();
+  const Clock::duration ping_every =
+      (limits.patience.count() > 0 ? limits.patience : kGiveBackPatience) / 4;
   Clock::time_point next_ping = begin + ping_every;
   const MutexLock lock(mu_);
   while (!pending->reply.has_value()) {
@@ -348,13 +342,17 @@ Status Connection::Await(Pending* pending, const Limits& limits) {
     if (limits.cancelled_now()) {
       return Status(Code::kCancelled, "nobody waits for it any more");
     }
-    if (!patient && now - std::max(begin, heard_) >= limits.patience) {
+    const Clock::time_point since = std::max(begin, heard_);
+    const Clock::time_point silent_at = limits.SilentUntil(since);
+    if (now >= silent_at) {
       silent_ = true;
       NoteSilence();
-      return Status(Code::kDeadlineExceeded,
-                    "hoistd gives no sign of life for " +
-                        std::to_string(limits.patience.count()) +
-                        " ms; it is stopped, or hangs");
+      return Status(
+          Code::kDeadlineExceeded,
+          "hoistd gives no sign of life for " +
+              std::to_string(
+                  std::chrono::round<milliseconds>(now - since).count()) +
+              " ms; it is stopped, or hangs");
     }
     if (now >= limits.end) {
       return Status(
@@ -367,7 +365,6 @@ Status Connection::Await(Pending* pending, const Limits& limits) {
     if (!patient && now >= next_ping) {
       next_ping = now + ping_every;
       const MutexUnlock unlock(mu_);
-      const MutexLock sending(send_mu_);
       bool full = false;  // Then no ping is needed.
       Result<uint64_t> ping = Expect(/*abandoned=*/true);
       if (ping.ok()) {
@@ -376,7 +373,8 @@ Status Connection::Await(Pending* pending, const Limits& limits) {
       continue;
     }
     pending->arrived.WaitUntil(
-        mu_, patient ? limits.end : std::min(limits.end, next_ping));
+        mu_,
+        patient ? limits.end : std::min({limits.end, next_ping, silent_at}));
   }
   return Status();
 }
@@ -413,7 +411,6 @@ void Connection::WakeCalls() {
 }
 
 void Connection::Post(const Request& request) {
-  const MutexLock sending(send_mu_);
   const Result<uint64_t> request_id = Expect(/*abandoned=*/true);
   // Failed: hoistd is gone, and with it the holdings that this releases.
   if (!request_id.ok()) return;

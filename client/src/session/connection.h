@@ -18,6 +18,7 @@
 
 #include "client/src/base/fork_guard.h"
 #include "client/src/messages/messages.h"
+#include "client/src/session/call_limits.h"
 #include "hoist/shared/mutex.h"
 #include "hoist/shared/status.h"
 #include "hoist/shared/unique_fd.h"
@@ -89,23 +90,23 @@ class Connection {
   ~Connection();
 
   // Sends and waits. Errors: hoistd's answer. DeadlineExceeded: no answer in
-  // time, or silence for this thread's Patience; a late grant is given back.
+  // time, or silence, also for this thread's Patience; a late grant is given
+  // back.
   // Unavailable: hoistd is gone. Internal: an invalid answer.
   // FailedPrecondition: closed. Cancelled: `*cancelled` was set, and WakeCalls
   // called; a late grant is given back.
   Result<Reply> Call(const Request& request, std::span<const int> fds,
-                     std::chrono::milliseconds deadline,
+                     const CallTime& time,
                      const std::atomic<bool>* cancelled = nullptr);
   // The same for requests that cannot be repeated to the next hoistd. If one
   // resumes the session, the reply is Resumed.
   Result<Reply> CallOnce(const Request& request, std::span<const int> fds,
-                         std::chrono::milliseconds deadline);
+                         const CallTime& time);
   // Pipelines such calls, some of them in flight at a time. `each` gets the
   // replies in order. After it returns false, no call is sent, and later grants
   // are given back.
   void CallMany(std::span<const Hoist__V1__StageRequest> requests,
-                std::chrono::milliseconds deadline,
-                const std::atomic<bool>* cancelled,
+                const CallTime& time, const std::atomic<bool>* cancelled,
                 const std::function<bool(size_t i, Result<Reply>)>& each);
   // The same for calls that give something back. Succeeds also if hoistd is
   // silent for GiveBackPatience: it reads the message when it continues. Until
@@ -162,13 +163,7 @@ class Connection {
   };
 
   using Clock = std::chrono::steady_clock;
-  struct Limits {
-    Clock::time_point end;
-    std::chrono::milliseconds patience{0};  // 0: until the end.
-    const std::atomic<bool>* cancelled = nullptr;
-    bool once = false;  // See CallOnce.
-    bool cancelled_now() const { return cancelled != nullptr && *cancelled; }
-  };
+  using Limits = CallLimits;
 
   // The id of a new request; adds its entry to `pending_`.
   Result<uint64_t> Expect(bool abandoned) HOIST_EXCLUDES(mu_);
@@ -183,9 +178,12 @@ class Connection {
       HOIST_EXCLUDES(mu_);
   Result<Reply> CallWithin(const Request& request, std::span<const int> fds,
                            const Limits& limits) HOIST_EXCLUDES(mu_);
-  // Waits for room. `*full`: none in time.
-  Status Send(std::string_view body, std::span<const int> fds,
-              const Limits& limits, bool* full);
+  // Waits for room, which delays no other thread. `*full`: none in time.
+  // `sent` is called before any other message follows.
+  Status Send(
+      std::string_view body, std::span<const int> fds, const Limits& limits,
+      bool* full, const std::function<void()>& sent = [] {})
+      HOIST_EXCLUDES(mu_);
   // Waits for the reply, or for the reason to stop.
   Status Await(Pending* pending, const Limits& limits) HOIST_EXCLUDES(mu_);
   void Read();
@@ -199,7 +197,7 @@ class Connection {
   const UniqueFd socket_;
   const ForkClosedFd fork_closed_;
   Handler* const handler_;
-  Mutex send_mu_;  // Before mu_. Held over each send, to keep the order.
+  Mutex send_mu_;  // Before mu_. Held over each send.
   mutable Mutex mu_;
   mutable CondVar ended_;  // When failed_ is set.
   Status failed_ HOIST_GUARDED_BY(mu_);

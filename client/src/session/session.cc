@@ -112,7 +112,7 @@ Status Session::TryToOpen(const hoist_connect_options& options,
   request.device_budget_bytes = options.device_budget_bytes;
   request.closes_slabs = 1;
   request.resumes = 1;
-  Result<Reply> reply = connection_->Call(request.base, {}, call_deadline_);
+  Result<Reply> reply = connection_->Call(request.base, {}, {call_deadline_});
   if (!reply.ok()) return reply.status();
   auto* opened = std::get_if<OpenReply>(&reply->body);
   if (opened == nullptr) return WrongAnswer();
@@ -291,25 +291,25 @@ Status Session::FindSlots(uint32_t device, PlanGrant* plan) {
 
 Result<HeldModel> Session::CallForModel(const Connection::Request& request,
                                         std::span<const int> fds,
-                                        std::chrono::milliseconds deadline,
+                                        Deadline deadline,
                                         std::optional<std::string> name) {
   if (forked()) return ForkedStatus();
   ModelUses::Ask ask(*model_uses_, std::move(name));
   auto model = Take<ModelPtr>(
-      connection_->Call(request, fds, deadline + call_deadline_));
+      connection_->Call(request, fds, {call_deadline_, deadline}));
   if (!model.ok()) return model.status();
   return HeldModel{*model, ask.Answered(*model)};
 }
 
 Result<ModelPtr> Session::CallForHeld(const Connection::Request& request) {
   if (forked()) return ForkedStatus();
-  return Take<ModelPtr>(connection_->Call(request, {}, call_deadline_));
+  return Take<ModelPtr>(connection_->Call(request, {}, {call_deadline_}));
 }
 
 Status Session::CallForNothing(const Connection::Request& request,
-                               std::chrono::milliseconds deadline) {
+                               Deadline deadline) {
   if (forked()) return ForkedStatus();
-  return connection_->Call(request, {}, deadline + call_deadline_).status();
+  return connection_->Call(request, {}, {call_deadline_, deadline}).status();
 }
 
 Status Session::Forget(const ModelTable& model) {
@@ -332,8 +332,8 @@ Result<LeaseGrant> Session::Stage(const ModelTable& model, uint32_t group,
                                   const std::atomic<bool>* cancelled) {
   if (forked()) return ForkedStatus();
   const auto request = StageOf(model, group, device, deadline);
-  Result<Reply> reply =
-      connection_->Call(request.base, {}, deadline + call_deadline_, cancelled);
+  Result<Reply> reply = connection_->Call(
+      request.base, {}, {call_deadline_, deadline}, cancelled);
   return LeaseOf(std::move(reply), request, model);
 }
 
@@ -365,7 +365,7 @@ void Session::StageApart(const ModelTable& model,
     requests.back().apart = 1;
     requests.back().background = options.background ? 1 : 0;
   }
-  connection_->CallMany(requests, options.deadline + call_deadline_,
+  connection_->CallMany(requests, {call_deadline_, options.deadline},
                         options.cancelled, [&](size_t i, Result<Reply> reply) {
                           return each(
                               i, LeaseOf(std::move(reply), requests[i], model));
@@ -377,7 +377,7 @@ Result<KnownHeat> Session::ReportHeat(const HeatReport& report,
   if (forked()) return ForkedStatus();
   HeatMessage message(report);
   return Take<KnownHeat>(
-      connection_->Call(message.request.base, {}, call_deadline_, cancelled));
+      connection_->Call(message.request.base, {}, {call_deadline_}, cancelled));
 }
 
 void Session::PostHeat(const HeatReport& report) {
@@ -411,7 +411,7 @@ Result<UniqueFd> Session::ReadImage(
     request.deadline_ms = static_cast<uint64_t>(left.count());
     const int fd = memfd->get();
     Result<Reply> reply = connection_->CallOnce(request.base, std::span(&fd, 1),
-                                                left + call_deadline_);
+                                                {call_deadline_, left});
     if (!reply.ok()) return reply.status();
     if (!std::holds_alternative<Resumed>(reply->body)) return memfd;
   }
@@ -449,7 +449,7 @@ Result<PlanGrant> Session::SetPlan(const Hoist__V1__SetPlanRequest& request) {
   SlabUses::Places old = uses_.RemovePlan(request.replaces);
   auto plan = Take<PlanGrant>(connection_->Call(
       request.base, {},
-      std::chrono::milliseconds(request.deadline_ms) + call_deadline_));
+      {call_deadline_, std::chrono::milliseconds(request.deadline_ms)}));
   if (!plan.ok()) {
     // The old plan may still stand.
     if (!old.empty()) uses_.PutBack(request.replaces, std::move(old));
@@ -483,7 +483,7 @@ Result<ArenaGrant> Session::OpenArena(const hoist_arena_options& options) {
   request.deadline_ms = options.deadline_ms;
   auto arena = Take<ArenaGrant>(connection_->Call(
       request.base, {},
-      std::chrono::milliseconds(options.deadline_ms) + call_deadline_));
+      {call_deadline_, std::chrono::milliseconds(options.deadline_ms)}));
   if (!arena.ok()) return arena;
   if (arena->bytes < options.bytes) {
     CloseArena(arena->id);
@@ -513,7 +513,7 @@ Result<PermitGrant> Session::OpenPermit(
   request.device = options.device;
   request.share = &share;
   Result<Reply> reply =
-      connection_->Call(request.base, {}, call_deadline_, cancelled);
+      connection_->Call(request.base, {}, {call_deadline_}, cancelled);
   if (!reply.ok()) {
     // Share and device are valid, so hoistd does not know the verb.
     const Status& why = reply.status();

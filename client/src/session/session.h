@@ -62,15 +62,17 @@ class Session final : private Connection::Handler {
   const std::vector<DeviceFacts>& devices() const { return opened_.devices; }
   const DeviceFacts* FindDevice(uint32_t index) const;
 
-  // Plain requests. `deadline`: hoistd's own wait, added to the call's time. A
-  // model in the answer is in use while it is held (ModelUses); `name`: its
+  using Deadline = std::optional<std::chrono::milliseconds>;
+  // Plain requests. `deadline`: hoistd's own wait, if any; see CallTime. A
+  // model
+  //  in the answer is in use while it is held (ModelUses); `name`: its
   // name, if known. Internal: the answer is of another kind.
   Result<HeldModel> CallForModel(const Connection::Request& request,
                                  std::span<const int> fds = {},
-                                 std::chrono::milliseconds deadline = {},
+                                 Deadline deadline = {},
                                  std::optional<std::string> name = {});
   Status CallForNothing(const Connection::Request& request,
-                        std::chrono::milliseconds deadline = {});
+                        Deadline deadline = {});
   // For a model that the caller holds: no new use.
   Result<ModelPtr> CallForHeld(const Connection::Request& request);
   Status Forget(const ModelTable& model);

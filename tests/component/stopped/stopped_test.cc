@@ -4,9 +4,11 @@
 #include <sys/wait.h>
 
 #include <chrono>
+#include <functional>
 #include <future>
 #include <numeric>
 #include <optional>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "tests/component/plans/pattern_model.h"
@@ -49,12 +51,14 @@ class Stopped : public ::testing::Test {
     if (!session.ok()) return std::nullopt;
     return *std::move(session);
   }
-  hoist::Result<hoist::Plan> SetPlan(hoist::Session& session) {
+  hoist::Result<hoist::Plan> SetPlan(
+      hoist::Session& session,
+      std::chrono::milliseconds deadline = std::chrono::seconds(60)) {
     hoist::PlanOptions options;
     options.budget_bytes = 6 * kMiB;
     options.order.resize(kGroups);
     std::iota(options.order.begin(), options.order.end(), 0);
-    options.deadline = std::chrono::seconds(60);
+    options.deadline = deadline;
     return session.SetPlan(*model_, options);
   }
   void ExpectPass(hoist::Plan& plan) {
@@ -176,6 +180,41 @@ TEST_F(Stopped, PatienceBoundsWhatWouldWaitLonger) {
   });
   Continue();
   EXPECT_EQ(hoist_set_patience(before), 100u);
+  auto lease = session_->Stage(*model_, 0, {0, std::chrono::seconds(60)});
+  EXPECT_TRUE(lease.ok()) << lease.status().message();
+}
+
+TEST_F(Stopped, CallsWithADeadlineEndAtIt) {
+  constexpr std::chrono::milliseconds kDeadline{6'000};
+  auto image = session_->ReserveHostImage(*model_, 0);
+  ASSERT_TRUE(image.ok()) << image.status().message();
+  const std::vector<std::function<hoist::Status()>> calls = {
+      [&] {
+        hoist::PublishOptions options = {.model = "late", .group = "g"};
+        options.deadline = kDeadline;
+        return session_->Publish(options).status();
+      },
+      [&] {
+        return session_->Stage(*model_, 0, {0, kDeadline}).status();
+      },
+      // At once, if it were not for hoistd.
+      [&] { return session_->Stage(*model_, 1).status(); },
+      [&] { return SetPlan(*session_, kDeadline).status(); },
+      [&] { return image->Load(kDeadline); },
+  };
+  Stop();
+  ExpectBounded([&] {
+    std::vector<std::future<hoist::Status>> ended;
+    for (const auto& call : calls) {
+      ended.push_back(std::async(std::launch::async, call));
+    }
+    for (size_t i = 0; i < ended.size(); ++i) {
+      const hoist::Status status = ended[i].get();
+      EXPECT_EQ(status.code(), hoist::Code::kDeadlineExceeded)
+          << i << ": " << status.message();
+    }
+  });
+  Continue();
   auto lease = session_->Stage(*model_, 0, {0, std::chrono::seconds(60)});
   EXPECT_TRUE(lease.ok()) << lease.status().message();
 }

@@ -21,8 +21,9 @@ typedef struct hoist_connect_options {
   uint64_t device_budget_bytes;
   /* How long to retry while no daemon listens; 0: one try. */
   uint64_t connect_deadline_ms;
-  /* Limit of calls without a deadline of their own; a stage gets this much
-   * beyond its own. Guards against a hung daemon. 0: 10 minutes. */
+  /* Limit of calls without a deadline of their own. Others get this much beyond
+   * their own, for copies, while hoistd shows signs of life: else they end at
+   * their own, but not within 5 s. 0: 10 minutes. */
   uint64_t call_deadline_ms;
 } hoist_connect_options;
 
