@@ -58,9 +58,11 @@ FakeDaemon::FakeDaemon(Script script) : script_(std::move(script)) {
   char folder[] = "/tmp/hoist-fake-XXXXXX";
   folder_ = mkdtemp(folder);
   path_ = folder_ + "/s";
-  // As hoistd's: new at each start.
-  static std::atomic<int> starts{0};
-  instance_id_ = "instance" + std::to_string(10000000 + starts++);
+  // As hoistd's: new at each start, also in another process.
+  static std::atomic<uint32_t> starts{0};
+  const uint32_t own[] = {static_cast<uint32_t>(getpid()), starts++};
+  instance_id_ =
+      "instance" + std::string(reinterpret_cast<const char*>(own), sizeof(own));
   slab_ = hoist::CreateMemfd("fake-slab", kSlabBytes).value().release();
   for (uint32_t group = 0; group < kGroups; ++group) {
     const std::string image(kImageBytes, static_cast<char>(Byte(group)));
