@@ -95,6 +95,7 @@ Resumed Node::Resume(SessionId id, const ResumeArgs& has, absl::Time now,
   Resumed resumed;
   const SessionBook::Session* session = tenure_.sessions().Find(id);
   if (session == nullptr) return resumed;
+  tenure_.sessions().Say(id, has.models);
   // First: users of space that its plans free may have idle slabs closed.
   space_.slabs().Keep(id,
                       std::set<OpenSlab>(has.slabs.begin(), has.slabs.end()));
@@ -103,9 +104,8 @@ Resumed Node::Resume(SessionId id, const ResumeArgs& has, absl::Time now,
   for (const LeaseId lease : granted) {
     if (!leases.contains(lease)) ReleaseLease(lease, now);
   }
-  for (const LeaseId lease : leases) {
-    if (!granted.contains(lease)) resumed.lost_leases.push_back(lease);
-  }
+  std::ranges::set_difference(leases, granted,
+                              std::back_inserter(resumed.lost_leases));
   const std::set<PlanId> plans(has.plans.begin(), has.plans.end());
   const std::vector<PlanId> live = tenure_.plans().LiveOf(id);
   for (const PlanId plan : live) {

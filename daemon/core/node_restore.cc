@@ -108,12 +108,12 @@ absl::Status NodeRestore::AddSession(SessionId id, const OpenSessionArgs& args,
   node_.tenure_.sessions().Open(id, args, now);
   node_.space_.slabs().AddSession(id, args.peer.uid, args.closes_slabs);
   SkipIds(id.number());
-  // All models that it may read, until it is done with them.
+  // All models that it may read, until it says which.
+  std::vector<ModelId> readable;
   for (const auto& [model, entry] : node_.copies_.models()) {
-    if (ModelBook::MayRead(args.peer, *entry->model)) {
-      node_.tenure_.sessions().Use(id, model);
-    }
+    if (ModelBook::MayRead(args.peer, *entry->model)) readable.push_back(model);
   }
+  node_.tenure_.sessions().Assume(id, readable);
   // Likewise all slabs, until it lists its own.
   const uint64_t own = node_.models_.ReadersOf(args.peer.uid);
   for (uint32_t d = 0; d < node_.space_.devices(); ++d) {

@@ -127,7 +127,9 @@ std::vector<ModelId> Registry::TakeEnded(const NodePicture& picture) {
   std::erase_if(ending_, [&](ModelId id) {
     const ModelEntry* entry = copies_.FindModel(id);
     if (entry == nullptr) return true;  // It made room.
-    if (!EndsWith(entry->model->spec->name) && IsWanted(*entry)) return true;
+    if (!EndsWith(entry->model->spec->name) && IsWanted(*entry)) {
+      return !tenure_.sessions().Assumed(id);
+    }
     if (!picture.InUse(*entry, nullptr).ok()) return false;
     ended.push_back(id);
     return true;

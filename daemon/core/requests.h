@@ -73,6 +73,7 @@ struct ResumeArgs {
   std::vector<PlanId> plans;
   std::vector<OpenSlab> slabs;
   std::vector<ArenaId> arenas;
+  std::optional<std::vector<ModelId>> models = {};  // In use, if it knows.
 };
 // The part of those that the session no longer has.
 struct Resumed {

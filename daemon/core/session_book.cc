@@ -1,5 +1,7 @@
 #include "daemon/core/session_book.h"
 
+#include <algorithm>
+
 #include "daemon/base/check.h"
 
 namespace hoistd {
@@ -33,6 +35,29 @@ void SessionBook::Close(SessionId id) {
 const SessionBook::Session* SessionBook::Find(SessionId id) const {
   const auto found = sessions_.find(id);
   return found == sessions_.end() ? nullptr : &found->second;
+}
+
+void SessionBook::Assume(SessionId id, const std::vector<ModelId>& models) {
+  sessions_.at(id).assumed = true;
+  for (const ModelId model : models) Use(id, model);
+}
+
+void SessionBook::Say(SessionId id,
+                      const std::optional<std::vector<ModelId>>& models) {
+  Session& session = sessions_.at(id);
+  session.assumed = false;
+  if (!models.has_value()) return;
+  const std::set<ModelId> said(models->begin(), models->end());
+  const std::set<ModelId> before = session.models;
+  for (const ModelId model : before) {
+    if (!said.contains(model)) DoneWith(id, model);
+  }
+}
+
+bool SessionBook::Assumed(ModelId model) const {
+  return std::ranges::any_of(sessions_, [&](const auto& entry) {
+    return entry.second.assumed && entry.second.models.contains(model);
+  });
 }
 
 void SessionBook::Use(SessionId id, ModelId model) {

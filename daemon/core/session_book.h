@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
@@ -39,6 +41,7 @@ class SessionBook {
     std::set<LeaseId> leases;
     std::map<CopyRef, uint32_t> claims;  // Number per copy.
     std::set<ModelId> models;            // In use.
+    bool assumed = false;                // It has not said yet which it uses.
     uint32_t waiting = 0;                // Stages.
 
     User uid() const { return args.peer.uid; }
@@ -74,6 +77,11 @@ class SessionBook {
   Lease EndLease(LeaseId id);
   size_t lease_count() const { return leases_.size(); }
 
+  // It may use all of these: it is to say which, and else keeps all.
+  void Assume(SessionId id, const std::vector<ModelId>& models);
+  void Say(SessionId id, const std::optional<std::vector<ModelId>>& models);
+  // Whether that is open for a session that may use it.
+  bool Assumed(ModelId model) const;
   // The session must exist.
   void Use(SessionId id, ModelId model);
   void DoneWith(SessionId id, ModelId model);

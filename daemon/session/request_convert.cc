@@ -351,6 +351,10 @@ ResumeArgs ResumeFromProto(const hoist::v1::ResumeRequest& request) {
   for (const auto& slab : request.slabs()) {
     args.slabs.push_back({DeviceIndex(slab.device()), SlabId(slab.slab_id())});
   }
+  if (request.knows_models()) {
+    auto& models = args.models.emplace();
+    for (const uint64_t id : request.model_ids()) models.emplace_back(id);
+  }
   return args;
 }
 

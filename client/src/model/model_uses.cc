@@ -80,6 +80,16 @@ void ModelUses::AskedFor(const ModelTable& table) {
   At(table).Ask();
 }
 
+std::optional<std::vector<uint64_t>> ModelUses::InUse() {
+  const MutexLock lock(mu_);
+  if (!asks_.empty()) return std::nullopt;
+  std::vector<uint64_t> used;
+  for (const auto& [model, use] : models_) {
+    if (!use.done || use.holders > 0) used.push_back(model);
+  }
+  return used;
+}
+
 void ModelUses::SayAgain() {
   const MutexLock lock(mu_);
   for (auto& [model, use] : models_) SayIfDone(model, use);

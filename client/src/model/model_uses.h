@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "client/src/messages/model_table.h"
 #include "hoist/shared/mutex.h"
@@ -51,8 +52,10 @@ class ModelUses : public std::enable_shared_from_this<ModelUses> {
   void DoneWith(const ModelTable& table, bool forget = false);
   // A request uses the model, and its answer does not contain it.
   void AskedFor(const ModelTable& table);
-  // Repeats the reports to the next hoistd, which counts all readable models as
-  // used by the session.
+  // For the next hoistd: the models in use. nullopt: an answer may be one more.
+  std::optional<std::vector<uint64_t>> InUse();
+  // Repeats the reports to the next hoistd, which may not have heard them, and
+  // counts all readable models as used by a session that does not know.
   void SayAgain();
 
   // A request whose answer may be a model: that of `name`, or any without a

@@ -237,6 +237,9 @@ std::string Session::PackGrants(uint64_t request_id, uint64_t number) {
   std::tie(request.n_arena_ids, request.arena_ids) = Items(arenas);
   const std::vector<uint64_t> plans = plans_.Ids();
   std::tie(request.n_plan_ids, request.plan_ids) = Items(plans);
+  const auto models = model_uses_->InUse();
+  request.knows_models = models.has_value();
+  if (models) std::tie(request.n_model_ids, request.model_ids) = Items(*models);
   Repeated<Hoist__V1__ResumeRequest__OpenSlab> slabs;
   for (const auto& [index, device] : shared_devices_) {
     for (const uint64_t slab : device->OpenOf(this)) {
@@ -512,16 +515,13 @@ Result<PermitGrant> Session::OpenPermit(
   Hoist__V1__OpenPermitRequest request = HOIST__V1__OPEN_PERMIT_REQUEST__INIT;
   request.device = options.device;
   request.share = &share;
-  Result<Reply> reply =
-      connection_->Call(request.base, {}, {call_deadline_}, cancelled);
-  if (!reply.ok()) {
-    // Share and device are valid, so hoistd does not know the verb.
-    const Status& why = reply.status();
-    if (why.code() != Code::kInvalidArgument) return why;
-    return Status(Code::kUnimplemented,
-                  "this hoistd grants no copy permits: " + why.message());
-  }
-  return Take<PermitGrant>(std::move(reply));
+  auto permit = Take<PermitGrant>(
+      connection_->Call(request.base, {}, {call_deadline_}, cancelled));
+  const Status why = permit.status();
+  if (why.code() != Code::kInvalidArgument) return permit;
+  // Share and device are valid, so hoistd does not know the verb.
+  return Status(Code::kUnimplemented,
+                "this hoistd grants no copy permits: " + why.message());
 }
 
 void Session::ClosePermit(uint64_t id, Heard heard) {

@@ -103,6 +103,22 @@ class GoingOn(Kept):
                 self.check(3, other["w"])
             self.check(2, lease["w"])
 
+    def test_what_is_forgotten_goes_unless_another_session_uses_it(self):
+        def names():
+            return {one["name"] for one in json.loads(
+                self.daemon.ctl("models", "--json"))["models"]}
+
+        with self.connect() as other:
+            models = [self.session.publish(name, "g", {"w": bytes_of(1)})
+                      for name in ("gone", "used")]
+            other.model("used")
+            self.daemon.kill_served()
+            for model in models:
+                self.session.done_with(model, forget=True)
+            # Once the other one has said what it uses.
+            until(lambda: names() == {"used"})
+        self.assertEqual(names(), {"used"})
+
     def test_calls_made_while_no_hoistd_is_there_wait_for_it(self):
         model = self.session.register(self.path, "files")
         found = []

@@ -179,8 +179,7 @@ TEST(SessionResume, PlansAreToldAndALostOneEnds) {
   EXPECT_TRUE(worker.session.Check().ok());
 }
 
-// It takes each session to use all that it may read.
-TEST(SessionResume, TheNextHoistdIsToldWhichModelsTheSessionIsDoneWith) {
+TEST(SessionResume, TheNextHoistdIsToldWhichModelsTheSessionUses) {
   DyingDaemon dying(IsPrefetch, 1);
   FakeDaemon daemon(dying.script());
   auto session = hoist::Session::Connect(To(daemon));
@@ -189,7 +188,20 @@ TEST(SessionResume, TheNextHoistdIsToldWhichModelsTheSessionIsDoneWith) {
   ASSERT_TRUE(session->DoneWith(*model).ok());
   ASSERT_TRUE(session->Prefetch(*deep, {0}).ok());  // It dies of it.
   ASSERT_TRUE(session->DescribeModel("deep").ok());
+  ASSERT_EQ(dying.asked().size(), 1u);
+  EXPECT_TRUE(dying.asked()[0].knows_models());
+  EXPECT_THAT(dying.asked()[0].model_ids(), ElementsAre(deep->id()));
   EXPECT_THAT(dying.done_with(), ElementsAre(model->id(), model->id()));
+}
+
+// Its answer may be a model that the session uses without knowing.
+TEST(SessionResume, WithAPublicationUnderWayNobodyKnowsTheModelsInUse) {
+  DyingDaemon dying(IsPublish, 1);
+  FakeDaemon daemon(dying.script());
+  auto session = hoist::Session::Connect(To(daemon));
+  ASSERT_TRUE(session->Publish({.model = "m", .group = "a"}).ok());
+  ASSERT_EQ(dying.asked().size(), 1u);
+  EXPECT_FALSE(dying.asked()[0].knows_models());
 }
 
 }  // namespace hoist_test::session_resume_test

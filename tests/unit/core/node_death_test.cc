@@ -10,6 +10,7 @@
 
 namespace hoistd::node_death_test {
 
+using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using testing::kPage;
 using testing::NodeRig;
@@ -72,6 +73,23 @@ TEST_F(NodeDeath, APlanThatWasBeingEndedEnds) {
   ASSERT_THAT(rig_.ended(), SizeIs(1));
   rig_.FreePlan(plan.id);
   EXPECT_EQ(rig_.TierOf(NodeRig::FirstDevice()).leased_bytes, 0u);
+}
+
+// A session that has not said yet which models it uses may use any; its word
+// lets another's forget take effect, or ends that.
+TEST_F(NodeDeath, AModelIsForgottenOnceAllHaveSaidThatTheyDoNotUseIt) {
+  const SessionId maker = rig_.Open(1), other = rig_.Open(1);
+  const ModelId gone = rig_.AddModel(maker, "gone", {2});
+  const ModelId used = rig_.AddModel(maker, "used", {2});
+  ASSERT_OK(rig_.node().tenure().Find(other, "used"));
+  rig_.node().tenure().sessions().Assume(other, {gone, used});
+  for (const ModelId model : {gone, used}) {
+    ASSERT_OK(rig_.SetOrder(maker, model, {}, /*forget=*/true));
+  }
+  EXPECT_THAT(rig_.forgotten(), IsEmpty());
+  Effects effects;
+  rig_.node().Resume(other, {.models = {{used}}}, rig_.now, effects);
+  EXPECT_THAT(effects.forgotten, ElementsAre(gone));
 }
 
 // As long as nobody knows which slabs it has open, each may be one; by when its
