@@ -253,14 +253,15 @@ Result<Connection::Asked> Connection::Ask(const Request& request,
   const Result<uint64_t> request_id = Expect(/*abandoned=*/false);
   if (!request_id.ok()) return request_id.status();
   bool full = false;
-  const Status sent =
-      Send(Pack(request_id.value(), request), fds, limits, &full, [&] {
-        const MutexLock lock(mu_);
-        Pending& asked = pending_.at(request_id.value());
-        asked.request = &request;
-        asked.fds = fds;
-        asked.once = limits.once;
-      });
+  const Status sent = Send(Pack(request_id.value(), request), fds, limits,
+                           &full, [&](bool done) {
+                             if (!done) return;
+                             const MutexLock lock(mu_);
+                             Pending& asked = pending_.at(request_id.value());
+                             asked.request = &request;
+                             asked.fds = fds;
+                             asked.once = limits.once;
+                           });
   Pending* pending = nullptr;
   {
     const MutexLock lock(mu_);
@@ -299,7 +300,7 @@ Result<Reply> Connection::Take(const Asked& asked, const Limits& limits) {
 
 Status Connection::Send(std::string_view body, std::span<const int> fds,
                         const Limits& limits, bool* full,
-                        const std::function<void()>& sent) {
+                        const std::function<void(bool done)>& in_turn) {
   if (body.size() > kMaxRequestBody) {
     return Status(Code::kResourceExhausted,
                   "the request has " + std::to_string(body.size()) +
@@ -314,8 +315,9 @@ Status Connection::Send(std::string_view body, std::span<const int> fds,
     Status tried;
     {
       const MutexLock sending(send_mu_);
+      in_turn(false);
       tried = SendPacket(socket_.get(), body, fds, full, Sending::kNow);
-      if (tried.ok()) sent();
+      if (tried.ok()) in_turn(true);
     }
     if (tried.ok() || !*full) return tried;
     const Clock::duration left = end - Clock::now();
@@ -366,10 +368,7 @@ Status Connection::Await(Pending* pending, const Limits& limits) {
       next_ping = now + ping_every;
       const MutexUnlock unlock(mu_);
       bool full = false;  // Then no ping is needed.
-      Result<uint64_t> ping = Expect(/*abandoned=*/true);
-      if (ping.ok()) {
-        (void)Send(Pack(*ping, kPing.base), {}, {now}, &full);
-      }
+      (void)SendAbandoned(kPing.base, {now}, &full);
       continue;
     }
     pending->arrived.WaitUntil(
@@ -410,14 +409,24 @@ void Connection::WakeCalls() {
   for (auto& [id, pending] : pending_) pending.arrived.NotifyAll();
 }
 
-void Connection::Post(const Request& request) {
+Status Connection::SendAbandoned(const Request& request, const Limits& limits,
+                                 bool* full) {
   const Result<uint64_t> request_id = Expect(/*abandoned=*/true);
-  // Failed: hoistd is gone, and with it the holdings that this releases.
-  if (!request_id.ok()) return;
+  if (!request_id.ok()) return request_id.status();
+  return Send(Pack(request_id.value(), request), {}, limits, full,
+              [&](bool done) {
+                if (done) return;
+                // Resume may have dropped it since.
+                const MutexLock lock(mu_);
+                pending_[request_id.value()].abandoned = true;
+              });
+}
+
+void Connection::Post(const Request& request) {
   bool full = false;
   const milliseconds patience = silent_ ? milliseconds(0) : kGiveBackPatience;
-  const Status sent = Send(Pack(request_id.value(), request), {},
-                           {Clock::now() + patience}, &full);
+  const Status sent = SendAbandoned(request, {Clock::now() + patience}, &full);
+  // Failed: hoistd is gone, and with it the holdings that this releases.
   if (sent.ok() || !full) return;
   Fail(Status(Code::kUnavailable,
               "hoistd reads nothing (it is stopped, or hangs), and no more "

@@ -179,10 +179,14 @@ class Connection {
   Result<Reply> CallWithin(const Request& request, std::span<const int> fds,
                            const Limits& limits) HOIST_EXCLUDES(mu_);
   // Waits for room, which delays no other thread. `*full`: none in time.
-  // `sent` is called before any other message follows.
-  Status Send(
-      std::string_view body, std::span<const int> fds, const Limits& limits,
-      bool* full, const std::function<void()>& sent = [] {})
+  // `in_turn` is called before each attempt, and once it is done; no other
+  // message goes between.
+  Status Send(std::string_view body, std::span<const int> fds,
+              const Limits& limits, bool* full,
+              const std::function<void(bool done)>& in_turn)
+      HOIST_EXCLUDES(mu_);
+  // Nobody waits for the reply.
+  Status SendAbandoned(const Request& request, const Limits& limits, bool* full)
       HOIST_EXCLUDES(mu_);
   // Waits for the reply, or for the reason to stop.
   Status Await(Pending* pending, const Limits& limits) HOIST_EXCLUDES(mu_);

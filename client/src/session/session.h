@@ -64,8 +64,7 @@ class Session final : private Connection::Handler {
 
   using Deadline = std::optional<std::chrono::milliseconds>;
   // Plain requests. `deadline`: hoistd's own wait, if any; see CallTime. A
-  // model
-  //  in the answer is in use while it is held (ModelUses); `name`: its
+  // model in the answer is in use while it is held (ModelUses); `name`: its
   // name, if known. Internal: the answer is of another kind.
   Result<HeldModel> CallForModel(const Connection::Request& request,
                                  std::span<const int> fds = {},
