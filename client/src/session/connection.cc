@@ -537,12 +537,12 @@ Status Connection::Deliver(Reply reply) {
 // The previous hoistd will not answer, and the new one has not seen its
 // requests: they are sent again.
 Status Connection::Resume(uint64_t number) {
+  const Handler::Packer pack = handler_->PackGrants(number);
   const MutexLock sending(send_mu_);
   was_resumed_.store(true);
   const Result<uint64_t> request_id = Expect(/*abandoned=*/true);
   if (!request_id.ok()) return request_id.status();
-  Status sent = SendPacket(
-      socket_.get(), handler_->PackGrants(request_id.value(), number), {});
+  Status sent = SendPacket(socket_.get(), pack(request_id.value()), {});
   // The lock keeps the callers waiting, so their requests stay valid.
   const MutexLock lock(mu_);
   std::erase_if(pending_, [&](const auto& entry) {

@@ -58,9 +58,11 @@ class Connection {
     virtual void GiveBack(const Reply& reply) = 0;
     // hoistd's request. Must not wait for a call.
     virtual void OnAsk(const DaemonAsk& ask) = 0;
-    // A ResumeRequest's bytes: the session's holdings, for the resuming hoistd
-    // with this `number`.
-    virtual std::string PackGrants(uint64_t request_id, uint64_t number) = 0;
+    // Packs a ResumeRequest of this id: the session's holdings, for the
+    // resuming hoistd with this `number`. Called while no other message can be
+    // sent.
+    using Packer = std::function<std::string(uint64_t request_id)>;
+    virtual Packer PackGrants(uint64_t number) = 0;
     // The ended holdings. An error ends the session.
     virtual Status OnResumed(const ResumeReply& lost) = 0;
     // Whether anything from hoistd may still be in use. Thread-safe.

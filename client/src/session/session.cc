@@ -227,29 +227,35 @@ void Session::CloseSlabs(const SlabAsk& ask) {
   connection_->Post(answer.base);
 }
 
-std::string Session::PackGrants(uint64_t request_id, uint64_t number) {
-  Hoist__V1__ResumeRequest request = HOIST__V1__RESUME_REQUEST__INIT;
-  request.number = number;
-  if (!ready_.load()) return Pack(request_id, request.base);
-  const std::vector<uint64_t> leases = uses_.Leases();
-  std::tie(request.n_lease_ids, request.lease_ids) = Items(leases);
-  const std::vector<uint64_t> arenas = uses_.Arenas();
-  std::tie(request.n_arena_ids, request.arena_ids) = Items(arenas);
-  const std::vector<uint64_t> plans = plans_.Ids();
-  std::tie(request.n_plan_ids, request.plan_ids) = Items(plans);
-  const auto models = model_uses_->InUse();
-  request.knows_models = models.has_value();
-  if (models) std::tie(request.n_model_ids, request.model_ids) = Items(*models);
-  Repeated<Hoist__V1__ResumeRequest__OpenSlab> slabs;
-  for (const auto& [index, device] : shared_devices_) {
-    for (const uint64_t slab : device->OpenOf(this)) {
-      slabs.Add(HOIST__V1__RESUME_REQUEST__OPEN_SLAB__INIT);
-      slabs.back().device = index;
-      slabs.back().slab_id = slab;
+Connection::Handler::Packer Session::PackGrants(uint64_t number) {
+  // ModelUses sends with its lock held, so it is asked before sending stops.
+  // OnResumed says again what it is done with.
+  return [this, number,
+          models = model_uses_->InUse()](uint64_t request_id) mutable {
+    Hoist__V1__ResumeRequest request = HOIST__V1__RESUME_REQUEST__INIT;
+    request.number = number;
+    if (!ready_.load()) return Pack(request_id, request.base);
+    const std::vector<uint64_t> leases = uses_.Leases();
+    std::tie(request.n_lease_ids, request.lease_ids) = Items(leases);
+    const std::vector<uint64_t> arenas = uses_.Arenas();
+    std::tie(request.n_arena_ids, request.arena_ids) = Items(arenas);
+    const std::vector<uint64_t> plans = plans_.Ids();
+    std::tie(request.n_plan_ids, request.plan_ids) = Items(plans);
+    request.knows_models = models.has_value();
+    if (models) {
+      std::tie(request.n_model_ids, request.model_ids) = Items(*models);
     }
-  }
-  std::tie(request.n_slabs, request.slabs) = slabs.Items();
-  return Pack(request_id, request.base);
+    Repeated<Hoist__V1__ResumeRequest__OpenSlab> slabs;
+    for (const auto& [index, device] : shared_devices_) {
+      for (const uint64_t slab : device->OpenOf(this)) {
+        slabs.Add(HOIST__V1__RESUME_REQUEST__OPEN_SLAB__INIT);
+        slabs.back().device = index;
+        slabs.back().slab_id = slab;
+      }
+    }
+    std::tie(request.n_slabs, request.slabs) = slabs.Items();
+    return Pack(request_id, request.base);
+  };
 }
 
 Status Session::OnResumed(const ResumeReply& lost) {

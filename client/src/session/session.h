@@ -166,7 +166,7 @@ class Session final : private Connection::Handler {
   Status Admit(Reply* reply) override;
   void GiveBack(const Reply& reply) override;
   void OnAsk(const DaemonAsk& ask) override;
-  std::string PackGrants(uint64_t request_id, uint64_t number) override;
+  Packer PackGrants(uint64_t number) override;
   Status OnResumed(const ResumeReply& lost) override;
   bool InUse() const override { return !uses_.empty(); }
   Status AdmitLease(LeaseGrant* lease);
