@@ -90,6 +90,14 @@ Result<UniqueFd> TryToConnect(const std::string& path, timeval timeout,
   return socket;
 }
 
+// For a while, and no longer than `left`.
+void AwaitRoom(int socket, std::chrono::steady_clock::duration left) {
+  pollfd room = {socket, POLLOUT, 0};
+  const auto longest =
+      std::min(std::chrono::ceil<milliseconds>(left), kLookEvery);
+  poll(&room, 1, static_cast<int>(longest.count()));
+}
+
 // The group that may open the socket, if visible: the owner of the socket, or
 // of its closed directory. In a container its name means nothing.
 std::string GroupOf(const std::string& path) {
@@ -322,11 +330,7 @@ Status Connection::Send(std::string_view body, std::span<const int> fds,
     if (tried.ok() || !*full) return tried;
     const Clock::duration left = end - Clock::now();
     if (left <= Clock::duration::zero() || limits.cancelled_now()) return tried;
-    pollfd room = {socket_.get(), POLLOUT, 0};
-    poll(&room, 1,
-         static_cast<int>(
-             std::min(std::chrono::ceil<milliseconds>(left), kLookEvery)
-                 .count()));
+    AwaitRoom(socket_.get(), left);
     const MutexLock lock(mu_);
     if (!failed_.ok()) return failed_;
   }

@@ -32,6 +32,21 @@ Hoist__V1__StageRequest StageOf(const ModelTable& model, uint32_t group,
   return request;
 }
 
+// Those that the session has mapped.
+Repeated<Hoist__V1__ResumeRequest__OpenSlab> OpenSlabs(
+    const std::map<uint32_t, std::shared_ptr<SharedDevice>>& devices,
+    const Session* session) {
+  Repeated<Hoist__V1__ResumeRequest__OpenSlab> slabs;
+  for (const auto& [index, device] : devices) {
+    for (const uint64_t slab : device->OpenOf(session)) {
+      slabs.Add(HOIST__V1__RESUME_REQUEST__OPEN_SLAB__INIT);
+      slabs.back().device = index;
+      slabs.back().slab_id = slab;
+    }
+  }
+  return slabs;
+}
+
 struct HeatMessage {
   explicit HeatMessage(const Session::HeatReport& report)
       : request(report.request) {
@@ -245,14 +260,7 @@ Connection::Handler::Packer Session::PackGrants(uint64_t number) {
     if (models) {
       std::tie(request.n_model_ids, request.model_ids) = Items(*models);
     }
-    Repeated<Hoist__V1__ResumeRequest__OpenSlab> slabs;
-    for (const auto& [index, device] : shared_devices_) {
-      for (const uint64_t slab : device->OpenOf(this)) {
-        slabs.Add(HOIST__V1__RESUME_REQUEST__OPEN_SLAB__INIT);
-        slabs.back().device = index;
-        slabs.back().slab_id = slab;
-      }
-    }
+    auto slabs = OpenSlabs(shared_devices_, this);
     std::tie(request.n_slabs, request.slabs) = slabs.Items();
     return Pack(request_id, request.base);
   };
