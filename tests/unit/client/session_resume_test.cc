@@ -1,5 +1,7 @@
 // libhoist.so and a hoistd that dies: the next one goes on over the socket.
+#include <atomic>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -32,6 +34,7 @@ class DyingDaemon {
         return false;
       }
       if (message.has_resume()) {
+        dead_ = false;
         asked_.push_back(message.resume());
         pb::DaemonMessage reply;
         reply.set_request_id(message.request_id());
@@ -39,6 +42,7 @@ class DyingDaemon {
         peer.Send(reply);
         return true;
       }
+      if (dead_) return true;  // Nobody reads what comes before.
       if (message.has_set_order()) {
         done_with_.push_back(message.set_order().model_id());
       }
@@ -47,6 +51,7 @@ class DyingDaemon {
       ids_.push_back(message.request_id());
       pb::DaemonMessage resumed;
       resumed.mutable_resumed()->set_number(static_cast<uint64_t>(++died_));
+      dead_ = true;
       peer.Send(resumed);
       return true;
     };
@@ -72,6 +77,7 @@ class DyingDaemon {
   std::mutex mu_;
   bool resumes_ = false;
   int died_ = 0;
+  bool dead_ = false;  // The next one has not been told yet.
   std::vector<pb::ResumeRequest> asked_;
   std::vector<uint64_t> ids_;
   std::vector<size_t> fds_;
@@ -192,6 +198,27 @@ TEST(SessionResume, TheNextHoistdIsToldWhichModelsTheSessionUses) {
   EXPECT_TRUE(dying.asked()[0].knows_models());
   EXPECT_THAT(dying.asked()[0].model_ids(), ElementsAre(deep->id()));
   EXPECT_THAT(dying.done_with(), ElementsAre(model->id(), model->id()));
+}
+
+TEST(SessionResume, TakeoversAmidAnotherThreadsMessages) {
+  constexpr int kDeaths = 300;
+  DyingDaemon dying(IsStageOfB, kDeaths);
+  FakeDaemon daemon(dying.script());
+  auto session = hoist::Session::Connect(To(daemon));
+  auto model = session->DescribeModel("m");
+  std::atomic<bool> over{false};
+  std::thread other([&] {
+    while (!over) {
+      auto deep = session->DescribeModel("deep");
+      if (!deep.ok() || !session->DoneWith(*deep).ok()) return;
+    }
+  });
+  auto lease = session->Stage(*model, "b");
+  over = true;
+  other.join();
+  EXPECT_TRUE(lease.ok()) << lease.status().ToString();
+  EXPECT_EQ(dying.asked().size(), kDeaths);
+  EXPECT_TRUE(session->Check().ok()) << session->Check().ToString();
 }
 
 // Its answer may be a model that the session uses without knowing.
