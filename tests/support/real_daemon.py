@@ -28,16 +28,20 @@ def halt(pid):
     """SIGSTOP; returns when all its threads stand still.
 
     Until one of them has taken the signal, the others serve on.
+    ProcessLookupError: it has ended.
     """
     os.kill(pid, signal.SIGSTOP)
     tasks = pathlib.Path(f"/proc/{pid}/task")
 
     def still():
-        with contextlib.suppress(FileNotFoundError):  # A thread has ended.
-            return all(
-                (task / "stat").read_text().rpartition(") ")[2][0] == "T"
-                for task in tasks.iterdir())
-        return False
+        try:
+            states = {(task / "stat").read_text().rpartition(") ")[2][0]
+                      for task in tasks.iterdir()}
+        except (FileNotFoundError, ProcessLookupError):
+            states = {"Z"} if not tasks.exists() else set()
+        if states == {"Z"}:
+            raise ProcessLookupError(f"process {pid} has ended")
+        return states == {"T"}  # Without one that has just ended.
     until(still)
 
 

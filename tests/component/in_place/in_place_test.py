@@ -193,8 +193,8 @@ class InPlace(unittest.TestCase):
         self.addCleanup(session.close)
         for piece in range(PIECES):
             try:
-                session.publish_group("published", f"experts.{piece}",
-                                      {"w": bytes_of(piece)}, deadline=deadline)
+                session.publish("published", f"experts.{piece}",
+                                {"w": bytes_of(piece)}, deadline=deadline)
             except hoist.ResourceExhausted:
                 return piece, session
         return PIECES, session
