@@ -23,33 +23,14 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Any, Callable, Sequence
+from typing import Callable, Sequence
+
+from cuda_driver import Access, Location, Properties, ask, cuda
 
 PAGE = 2 << 20
 DEVICE, HOST_NUMA, HOST_NUMA_ID = 1, 3, 134  # As cuda.h numbers them.
 
-
-class Location(c.Structure):
-    _fields_ = [("type", c.c_int), ("id", c.c_int)]
-
-
-class Properties(c.Structure):
-    _fields_ = [("type", c.c_int), ("handles", c.c_int), ("location", Location),
-                ("win32", c.c_void_p), ("flags", c.c_ubyte * 32)]
-
-
-class Access(c.Structure):
-    _fields_ = [("location", Location), ("flags", c.c_int)]
-
-
-cuda: Any = c.CDLL("libcuda.so.1")
 context = c.c_void_p()
-
-
-def ask(call: str, *args: Any) -> None:
-    code = getattr(cuda, call)(*args)
-    if code:
-        raise RuntimeError(f"{call}: CUDA error {code}")
 
 
 def open_gpu() -> None:

@@ -22,30 +22,10 @@ from typing import Any, Callable
 
 import torch
 
+from cuda_driver import Access, Location, Properties, ask
+
 PAGE = 2 << 20
 HELD_UP = 2.0  # Seconds.
-
-
-class Location(c.Structure):
-    _fields_ = [("type", c.c_int), ("id", c.c_int)]
-
-
-class Properties(c.Structure):
-    _fields_ = [("type", c.c_int), ("handles", c.c_int), ("location", Location),
-                ("win32", c.c_void_p), ("flags", c.c_ubyte * 32)]
-
-
-class Access(c.Structure):
-    _fields_ = [("location", Location), ("flags", c.c_int)]
-
-
-cuda: Any = c.CDLL("libcuda.so.1")
-
-
-def ask(call: str, *args: Any) -> None:
-    code = getattr(cuda, call)(*args)
-    if code:
-        raise RuntimeError(f"{call}: CUDA error {code}")
 
 
 def size(value: int) -> c.c_size_t:
