@@ -90,6 +90,10 @@ Result<UniqueFd> TryToConnect(const std::string& path, timeval timeout,
   return socket;
 }
 
+std::string InMs(std::chrono::steady_clock::duration time) {
+  return std::to_string(std::chrono::round<milliseconds>(time).count()) + " ms";
+}
+
 // For a while, and no longer than `left`.
 void AwaitRoom(int socket, std::chrono::steady_clock::duration left) {
   pollfd room = {socket, POLLOUT, 0};
@@ -353,20 +357,13 @@ Status Connection::Await(Pending* pending, const Limits& limits) {
     if (now >= silent_at) {
       silent_ = true;
       NoteSilence();
-      return Status(
-          Code::kDeadlineExceeded,
-          "hoistd gives no sign of life for " +
-              std::to_string(
-                  std::chrono::round<milliseconds>(now - since).count()) +
-              " ms; it is stopped, or hangs");
+      return Status(Code::kDeadlineExceeded,
+                    "hoistd gives no sign of life for " + InMs(now - since) +
+                        "; it is stopped, or hangs");
     }
     if (now >= limits.end) {
-      return Status(
-          Code::kDeadlineExceeded,
-          "hoistd did not answer within " +
-              std::to_string(
-                  std::chrono::round<milliseconds>(now - begin).count()) +
-              " ms");
+      return Status(Code::kDeadlineExceeded,
+                    "hoistd did not answer within " + InMs(now - begin));
     }
     if (!patient && now >= next_ping) {
       next_ping = now + ping_every;
