@@ -52,6 +52,10 @@ Status CheckTensor(const InPlaceTensor& tensor, const std::string& name,
                     " bytes of scratch, and it takes a multiple of 2 MiB");
 }
 
+Status OddSlab() {
+  return Status(Code::kInternal, "hoistd sent a slab of another size");
+}
+
 // Sets the units that have one of these bytes.
 void MarkUnits(uint64_t units, uint64_t tensor_bytes, uint64_t offset,
                uint64_t bytes, uint8_t* marks) {
@@ -251,10 +255,9 @@ Status InPlace::StageCold() {
         piece.cold_lease = lease->id;
         piece.cold = lease->slab;
         PieceRange& range = *ranges_[piece.tensor];
-        status =
-            piece.cold.bytes == piece.bytes
-                ? range.Lay(piece.offset, piece.cold)
-                : Status(Code::kInternal, "hoistd sent a slab of another size");
+        status = piece.cold.bytes == piece.bytes
+                     ? range.Lay(piece.offset, piece.cold)
+                     : OddSlab();
         // While the next tensor's pieces arrive.
         const bool last = i + 1 == first_piece_[piece.tensor + 1];
         if (status.ok() && last) status = range.Open();
@@ -426,6 +429,7 @@ bool InPlace::Bring() {
                            refusal = lease.status();
                            book_.DidNotCome(at);
                          } else if (lease->slab.bytes != pieces_[at].bytes) {
+                           refusal = OddSlab();
                            book_.DidNotCome(at);
                            book_.Leave(lease->id);
                          } else {
