@@ -64,10 +64,9 @@ def quantised(run: Run) -> None:
 
 def large(run: Run) -> None:
     """gpt-oss of $HOIST_ENGINE_LAYERS of the 120B one's 36 layers, with that
-    part of 17 GiB on the device, which leaves vLLM's own memory room in 24 GB:
-    in CUDA graphs, beside vLLM's own offloading of all else (on the last GPU),
-    and eagerly. Each layer takes 1.7 GB of the
-    disk, and twice 1.8 GB of the host."""
+    part of 17 GiB of weights on the device: in CUDA graphs, beside vLLM's own
+    offloading of all else (on the last GPU), and eagerly. Each layer takes
+    1.7 GB of the disk, and twice 1.8 GB of the host."""
     layers = int(os.environ.get("HOIST_ENGINE_LAYERS", "24"))
     place = dataclasses.replace(run.place, model=run.place.caches / "model")
     place.make("gpt_oss_large", layers=layers)
