@@ -13,10 +13,11 @@ by the same law. Rows: all experts resident; read in place, as without ahead=; a
 fetched ahead. All run in one CUDA graph a row (eagerly on the emulated device), after
 the hot set is learnt. The places for copies are part of what is hot.
 
-wasted: bytes that were copied and not read, of all over the link. came: of the cold
-reads, those whose copy had come. libhoist calls a touch cold by where the piece is when
-it takes the counts; a copy is one by where it was at the read. A piece that got hot
-between was a hot touch, and its copy still came. So `came` may exceed 100 %.
+cold MB: what a token chose of cold experts. wasted: bytes that were copied and not
+read, of all over the link. came: of the cold reads, those whose copy had come. libhoist
+calls a touch cold by where the piece is when it takes the counts; a copy is one by where
+it was at the read. A piece that got hot between was a hot touch, and its copy still came.
+So `came` may exceed 100 %.
 equal: all outputs are the resident model's.
 """
 
@@ -229,7 +230,8 @@ class Rows:
         self._resident: dict[int, float] = {}
         self._today: dict[tuple[int, float], float] = {}
         self.rows = [("attention, us", "hot", "right", "ms a token",
-                      "x resident", "x in place", "wasted", "came", "equal")]
+                      "x resident", "x in place", "cold MB", "wasted", "came",
+                      "equal")]
 
     def _attention(self, us: int) -> None:
         self._model.cycles = (cycles_of(us) if us and
@@ -243,7 +245,7 @@ class Rows:
             self._resident[us] = decode.run(LEARN, TOKENS)
             self._expected[us] = decode.outs
             self.rows.append((str(us), "all", "", f"{self._resident[us]:.2f}",
-                              "1.00", "", "", "", ""))
+                              "1.00", "", "", "", "", ""))
 
     def hot(self, part: float) -> None:
         stats = hoist.stats(self._model)
@@ -256,10 +258,9 @@ class Rows:
         model = self._model
         if right is not None:
             model.replay.guess_right(right)
-        decode.run(0, LEARN)
-        hoist.advance(model, wait=True)
-        decode.run(LEARN - 40, 40)
-        hoist.advance(model, wait=True)
+        for _ in range(4):
+            decode.run(0, LEARN)
+            hoist.advance(model, wait=True)
         before = hoist.stats(model)
         took = decode.run(LEARN, TOKENS)
         hoist.advance(model, wait=True)
@@ -274,6 +275,7 @@ class Rows:
             str(us), f"{hot:.0%}", "" if right is None else f"{right:.0%}",
             f"{took:.2f}", f"{took / self._resident[us]:.2f}",
             f"{took / self._today[us, hot]:.2f}",
+            f"{cold / TOKENS / 1e6:.0f}",
             f"{(fetched - read) / max(cold - read + fetched, 1):.0%}",
             f"{read / max(cold, 1):.0%}", "yes" if equal else "NO"))
         print("  ".join(self.rows[-1]), flush=True)
