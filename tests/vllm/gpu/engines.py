@@ -165,12 +165,13 @@ def children(pid: int) -> list[int]:
         told.exists()) else []
 
 
-def last_gpu() -> dict[str, str]:
-    """The variables of an engine that is to run on it."""
+def second_gpu() -> dict[str, str]:
+    """The variables of an engine that is to run on the last of several; empty,
+    if there is one."""
     said = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True,
                           text=True) if shutil.which("nvidia-smi") else None
     count = len(said.stdout.splitlines()) if said else 0
-    return {"CUDA_VISIBLE_DEVICES": str(count - 1)} if count else {}
+    return {"CUDA_VISIBLE_DEVICES": str(count - 1)} if count > 1 else {}
 
 
 def gpu_mib(pid: int | None = None) -> int | None:

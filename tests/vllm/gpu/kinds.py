@@ -7,7 +7,7 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING, Any, Sequence
 
-from engines import (GIB, Engine, RealDaemon, gpu_mib, hoistd, last_gpu,
+from engines import (GIB, MIB, Engine, RealDaemon, gpu_mib, hoistd, second_gpu,
                      why_not)
 from steps import rates_of
 
@@ -63,42 +63,43 @@ def quantised(run: Run) -> None:
 
 
 def large(run: Run) -> None:
-    """gpt-oss of $HOIST_ENGINE_LAYERS of the 120B one's 36 layers, with that
-    part of 17 GiB of weights on the device: in CUDA graphs, beside vLLM's own
-    offloading of all else (on the last GPU), and eagerly. Each layer takes
-    1.7 GB of the disk, and twice 1.8 GB of the host."""
+    """gpt-oss of $HOIST_ENGINE_LAYERS of the 120B one's 36 layers, within 24 GB
+    of the device: in CUDA graphs, beside vLLM's own offloading of all else
+    (where there is a second GPU), and eagerly. Each layer takes 1.7 GB of the
+    disk, and twice 1.8 GB of the host."""
     layers = int(os.environ.get("HOIST_ENGINE_LAYERS", "24"))
     place = dataclasses.replace(run.place, model=run.place.caches / "model")
     place.make("gpt_oss_large", layers=layers)
-    budget = layers * 17 / 36
-    with hoistd(run.place, gib=int(budget) + 4,
+    budget = 17  # GiB of weights.
+    with hoistd(run.place, gib=budget + 1,
                 host_gib=int(1.8 * layers) + 4) as daemon:
         options = {"model": str(place.of("gpt_oss_large")),
-                   "moe_backend": "marlin"}
+                   "moe_backend": "marlin", "most_bytes": 24 * 10**9}
         offloaded = round(place.bytes_of("gpt_oss_large") / GIB - budget, 2)
         _in_place(run, daemon, f"{layers} layers of gpt-oss-120b",
-                  (f"{int(budget * 1024)}MiB",), patience_s=540,
+                  (f"{budget}GiB",), patience_s=540,
                   offload_gb=offloaded, **options)
         run.end_engines()
         eager = {"mode": 0, "cudagraph_mode": "NONE"}
         _in_place(run, daemon, f"{layers} layers, eagerly",
-                  (f"{int(budget * 1024)}MiB",), patience_s=240,
+                  (f"{budget}GiB",), patience_s=240,
                   compilation_config=eager, **options)
 
 
 def _in_place(run: Run, daemon: RealDaemon, what: str,
               budgets: Sequence[float | str], patience_s: int = 0,
-              offload_gb: float = 0, **options: Any) -> None:
+              offload_gb: float = 0, most_bytes: int = 0,
+              **options: Any) -> None:
     """A plain engine, and beside it one for each budget, and one that offloads
-    itself, if told how much. Of long prompts plain's own tokens differ with
-    some kernels, and then say nothing."""
+    itself, if told how much. most_bytes: of the GPU, for an engine over hoistd
+    and hoistd. Of long prompts plain's own tokens differ with some kernels, and
+    then say nothing."""
     options = {"compilation_config": GRAPHS, **options}
     engines = [run.begin(f"plain, {what}", **options)]
-    if offload_gb:
-        # 36 layers do not fit beside plain's.
+    if offload_gb and second_gpu():  # 36 layers do not fit beside plain's.
         engines.append(run.begin(f"--cpu-offload-gb {offload_gb}, {what}",
                                  cpu_offload_gb=offload_gb,
-                                 variables=last_gpu(), **options))
+                                 variables=second_gpu(), **options))
     engines += [
         run.begin(f"hoist, in place, {budget}, {what}", socket=daemon.socket,
                   **options, load_format="hoist", model_loader_extra_config={
@@ -119,9 +120,13 @@ def _in_place(run: Run, daemon: RealDaemon, what: str,
         if want is None:
             want = short, long
             repeats = engine.ask("generate", tokens=TOKENS) == long
+        own, hoistds = gpu_mib(engine.process.pid), gpu_mib(daemon.process.pid)
+        if most_bytes and own and hoistds and "hoist" in engine.name:
+            run.check(f"{engine.name}: within {most_bytes} bytes",
+                      (own + hoistds) * MIB <= most_bytes)
         run.row("Experts in place", engine=engine.name, **{
-            "start, s": engine.start_s, "own MiB": gpu_mib(engine.process.pid),
-            "hoistd's MiB": gpu_mib(daemon.process.pid),
+            "start, s": engine.start_s, "own MiB": own,
+            "hoistd's MiB": hoistds,
             **rates_of(run, engine, (1, 8), 32, most=4)[0],
             "tokens equal": run.check(f"{engine.name}: tokens", (
                 short == want[0] and (long == want[1] or not repeats))),
