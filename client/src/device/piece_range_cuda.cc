@@ -10,9 +10,9 @@
 namespace hoist {
 namespace {
 
-// Bytes made readable by one call while later slabs arrive: enough that the
-// cost of the call does not matter.
-constexpr uint64_t kOpenAtOnce = uint64_t{512} << 20;
+// Bytes made readable by one call: enough that the cost of the call itself does
+// not matter, and less than what is asked for ahead, so that hoistd goes on.
+constexpr uint64_t kOpenAtOnce = uint64_t{64} << 20;
 
 class CudaRange final : public PieceRange {
  public:
