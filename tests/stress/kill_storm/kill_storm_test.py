@@ -1,8 +1,9 @@
 """Whoever of a node is killed, whenever: no byte is wrong, and nothing is left.
 
 kill_storm_test.py HOIST-KEEPER HOISTD [unittest options]; needs HOIST_LIBRARY,
-PYTHONPATH and NumPy. HOIST_STORM_KILLS (100) kills, HOIST_STORM_SEED (by the
-time; it is printed). HOIST_TEST_BACKEND=cuda: on a GPU, with PyTorch.
+PYTHONPATH and NumPy. HOIST_STORM_KILLS (100) kills, or as many as come in
+HOIST_STORM_SECONDS; HOIST_STORM_SEED (by the time; it is printed).
+HOIST_TEST_BACKEND=cuda: on a GPU, with PyTorch. Prints a table last.
 
 Four workers stream, stage and read in place groups whose bytes they know. One after another a
 worker, hoistd or hoist-keeper is killed with SIGKILL or stopped for a while: after
@@ -36,12 +37,13 @@ try:
 except ImportError:
     np = None
 else:
-    from storm_worker import (GROUPS, HOT, PIECES, PIECE_BYTES, bytes_of,
-                              bytes_of_piece)
+    from storm_worker import (COLD, FOUND, GROUPS, HOT, OTHER, PIECES,
+                              PIECE_BYTES, STAGED, bytes_of, bytes_of_piece)
 
 KEEPER = sys.argv.pop(1)
 HOISTD = sys.argv.pop(1)
 BACKEND = os.environ.get("HOIST_TEST_BACKEND", "emulated")
+SECONDS = int(os.environ.get("HOIST_STORM_SECONDS", "0"))
 KILLS = int(os.environ.get("HOIST_STORM_KILLS", "100"))
 WORKERS = 4
 PATIENCE = 120  # Seconds without progress, of all workers: somebody hangs.
@@ -98,6 +100,10 @@ class KillStorm(unittest.TestCase):
         self.pipes = {}
         self.right = [0] * WORKERS  # Groups that each has found right.
         self.hot = [0] * WORKERS  # Of those, with a hot piece in place.
+        self.in_place = 0  # Reads of all pieces, hot and cold.
+        self.wrong = 0  # Bytes.
+        self.no_hoistd = None  # Since when, until one has staged a group.
+        self.longest = 0.0  # Of such times.
         self.workers = [self.start_worker(at) for at in range(WORKERS)]
         self.killed = {"worker": 0, "hoistd": 0, "new hoistd": 0, "keeper": 0,
                        "stopped": 0}
@@ -135,9 +141,21 @@ class KillStorm(unittest.TestCase):
                  if events & select.POLLIN}
         for at, pipe in self.pipes.items():
             if pipe in ready:
-                told = os.read(pipe, 1 << 16)
-                self.right[at] += len(told)
-                self.hot[at] += told.count(HOT)
+                self.take_in(at, os.read(pipe, FOUND.size << 12))
+
+    def take_in(self, at, told):
+        for kind, value in FOUND.iter_unpack(told):
+            if kind == OTHER:
+                self.wrong += int(value)
+                continue
+            self.right[at] += 1
+            self.hot[at] += kind == HOT
+            self.in_place += kind in (COLD, HOT)
+            # `value`: when the worker began with it.
+            if kind == STAGED and self.no_hoistd and value > self.no_hoistd:
+                self.longest = max(self.longest,
+                                   time.monotonic() - self.no_hoistd)
+                self.no_hoistd = None
 
     def hoistds(self):
         """The one that serves or is about to, by the lock that it holds."""
@@ -191,6 +209,7 @@ class KillStorm(unittest.TestCase):
     def kill(self, pids):
         for pid in pids:
             self.dead.add(life_of(pid))
+            self.no_hoistd = self.no_hoistd or time.monotonic()
             os.kill(pid, signal.SIGKILL)
 
     def kill_hoistd(self, again):
@@ -228,8 +247,32 @@ class KillStorm(unittest.TestCase):
         os.kill(pid, signal.SIGCONT)
         self.killed["stopped"] += 1
 
+    def table(self):
+        self.look(0)  # What a worker that has ended said last.
+        kills = {what: count for what, count in self.killed.items()
+                 if what != "stopped"}
+        rows = {
+            "backend": BACKEND,
+            "kills": sum(kills.values()),
+            **{f"  of a {what}": count for what, count in kills.items()},
+            "stopped for a while": self.killed["stopped"],
+            "groups found right": sum(self.right) - self.in_place,
+            "reads in place": self.in_place,
+            "  with a hot piece": sum(self.hot),
+            "bytes compared in place": self.in_place * PIECES * PIECE_BYTES,
+            "wrong bytes": self.wrong,
+            "hoistd's longest absence, s": f"{self.longest:.2f}"}
+        for what, value in rows.items():
+            print(f"{what:28}{value:>16}", flush=True)
+
+    def over(self, ends):
+        return (time.monotonic() > ends if SECONDS else
+                sum(self.killed.values()) >= KILLS)
+
     def test_no_byte_is_wrong_and_nothing_is_left(self):
-        while sum(self.killed.values()) < KILLS:
+        self.addCleanup(self.table)
+        ends = time.monotonic() + SECONDS
+        while not self.over(ends):
             self.progress(self.random.randrange(1, 60))
             at = self.random.randrange(WORKERS)
             if self.random.random() < 0.5:
@@ -246,8 +289,9 @@ class KillStorm(unittest.TestCase):
                 self.kill_keeper()
         # All of them go on, and pieces become hot.
         right, hot = list(self.right), list(self.hot)
-        self.until(lambda: all(now > then + GROUPS for now, then
-                               in zip(self.right, right))
+        self.until(lambda: not self.no_hoistd
+                   and all(now > then + GROUPS for now, then
+                           in zip(self.right, right))
                    and all(now > then for now, then in zip(self.hot, hot)),
                    "worker going on, with a hot piece")
         for worker in self.workers:
@@ -255,8 +299,6 @@ class KillStorm(unittest.TestCase):
         self.assertEqual([worker.wait(timeout=PATIENCE)
                           for worker in self.workers], [0] * WORKERS)
         self.check_nothing_is_left()
-        print(f"{self.killed}, {sum(self.right)} groups found right, "
-              f"{sum(self.hot)} with a hot piece in place", flush=True)
 
     def check_nothing_is_left(self):
         end = time.monotonic() + 30
