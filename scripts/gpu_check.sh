@@ -203,6 +203,14 @@ step_never_hang() {
   echo "kernels, workers and hoistd that stop: nobody else waits" >&3
 }
 
+# Whoever dies beside hot and cold pieces in place; HOIST_STORM_SECONDS: how long.
+step_storm() {
+  HOIST_TEST_BACKEND=cuda HOIST_STORM_SECONDS=${HOIST_STORM_SECONDS:-120} \
+    python3 tests/stress/kill_storm/kill_storm_test.py \
+    "$kit/bin/hoist-keeper" "$kit/bin/hoistd" -v || return
+  echo "its table is above, and in $logs/storm.log" >&3
+}
+
 step_embed() {
   if [[ ! -d build/models/minilm ]]; then
     echo "left out: needs pack-model" >&3
@@ -354,7 +362,7 @@ there() {
     : >"$logs/$step.log"  # Appended to, also by those who open it anew.
     "step_$step" 3>"$note" >>"$logs/$step.log" 2>&1 </dev/null || rc=$?
     if [[ $rc != 0 ]]; then bad=1; tail -40 "$logs/$step.log"
-    elif [[ $step == bench_* || $step == peers || $step == activations ]]; then cat "$logs/$step.log"; fi
+    elif [[ $step == bench_* || $step =~ ^(peers|activations|storm)$ ]]; then cat "$logs/$step.log"; fi
     printf '%-14s %-6s %5ds  %s\n' "$step" "$([[ $rc == 0 ]] && echo ok ||
       echo FAILED)" $((SECONDS - started)) "$(tr '\n' ' ' <"$note")" >>"$table"
   done
