@@ -14,6 +14,7 @@
 #include "client/src/device/device_map.h"
 #include "client/src/in_place/scratch.h"
 #include "hoist/shared/image_layout.h"
+#include "hoist/shared/size_text.h"
 
 namespace hoist {
 namespace {
@@ -96,6 +97,17 @@ Status CheckPiece(const GroupEntry& group, bool last) {
                    ", and all but a tensor's last must have all");
   }
   return Status();
+}
+
+// hoistd's refusal of one piece, with what would be enough for all.
+Status OfAll(const Status& refused, const ModelTable& model,
+             const std::vector<uint32_t>& groups) {
+  if (refused.code() != Code::kResourceExhausted) return refused;
+  uint64_t bytes = 0;
+  for (const uint32_t group : groups) bytes += model.group(group).image_bytes;
+  return Status(refused.code(), refused.message() +
+                                    "; all pieces together take " +
+                                    HumanBytes(bytes) + " in place");
 }
 
 }  // namespace
@@ -247,7 +259,7 @@ Status InPlace::StageCold() {
   session_->StageApart(
       *model_, groups, options, [&](size_t i, Result<LeaseGrant> lease) {
         if (!lease.ok()) {
-          status = lease.status();
+          status = OfAll(lease.status(), *model_, groups);
           return false;
         }
         const MutexLock lock(mu_);

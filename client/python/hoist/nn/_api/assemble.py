@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ... import _model
-from ..._errors import Aborted, DataLoss, InvalidArgument
+from ..._errors import Aborted, DataLoss, InvalidArgument, NotFound
 from ..._in_order import in_order
 from ..._model import Model
 from .._plan.budget import find_device, to_bytes
@@ -98,6 +98,8 @@ def assemble(root: nn.Module, wanted: Wanted, specs: list[GroupSpec],
                 f"attach has failed ({error}) after weights of the module were "
                 'given up on the way, as hand_over="by_group" says', lost
             ) from error
+        if isinstance(error, NotFound):
+            raise _forgotten(original.name if original else name) from error
         raise
     return attachment
 
@@ -275,9 +277,11 @@ def _check_same(attachment: Attachment) -> None:
                              (attachment.original,
                               group.binding.idle.image.group.model)):
             if found.id != model.id:
-                raise Aborted(
-                    f'"{model.name}" was forgotten while it was handed over; '
-                    "attach again")
+                raise _forgotten(model.name)
+
+
+def _forgotten(name: str) -> Aborted:
+    return Aborted(f'"{name}" was forgotten while it was attached; attach again')
 
 
 def _hand_over_pieces(attachment: Attachment, wanted: Wanted,
