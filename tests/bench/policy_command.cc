@@ -1,6 +1,7 @@
 // policy: what a plan copies in a pass, beside the optimum and beside caches
-// with the same memory; or what a mixture's hot experts leave to the link, and
-// what copies ahead save of that. No GPU, no daemon: arithmetic alone.
+// with the same memory; or beside the bytes beyond the budget; or what a
+// mixture's hot experts leave to the link, and what copies ahead save of that.
+// No GPU, no daemon: arithmetic alone.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -27,6 +28,7 @@ struct PolicyOptions {
   std::vector<double> budgets = {0.1, 0.25, 0.5, 0.75, 0.9};
   uint64_t seed = 1;
   bool no_slack = false;
+  bool floor = false;
   bool experts = false;
   bool ahead = false;
   std::vector<double> right = {0, 0.8, 1};
@@ -123,6 +125,102 @@ void RunPolicy(const RunOptions& run, const PolicyOptions& options) {
       "over all choices of residents (up to 20 groups) that leave room for the "
       "two largest others. LRU and MIN load on demand: nothing of theirs hides "
       "behind compute.");
+  report.Finish(run.json);
+}
+
+// A decoder in bf16: the groups of a block are those that Python's client makes
+// of it, by leaf or in parts.
+struct Decoder {
+  std::string name;
+  uint64_t width = 0, kv_width = 0, inner = 0;
+  uint32_t blocks = 0;
+  uint64_t words = 0;  // Of the head; 0: none.
+};
+
+const Decoder kDecoders[] = {
+    {"8B, 24 blocks, no head", 4096, 1024, 14336, 24, 0},
+    {"8B, 32 blocks", 4096, 1024, 14336, 32, 128256},
+    {"width 2048, 32 blocks", 2048, 2048, 5632, 32, 32000},
+    {"width 2048, 12 blocks", 2048, 2048, 5632, 12, 32000},
+    {"width 256, 32 blocks", 256, 256, 704, 32, 32000},
+    {"70B, 80 blocks, no head", 8192, 1024, 28672, 80, 0},
+};
+
+hoistd::PlanProblem ProblemOf(const Decoder& decoder, bool by_leaf) {
+  const uint64_t row = 2 * decoder.width;
+  const uint64_t q = decoder.width * row, kv = decoder.kv_width * row;
+  const uint64_t mlp = decoder.inner * row;
+  const std::vector<uint64_t> parts =
+      by_leaf ? std::vector{q, kv, kv, q, mlp, mlp, mlp}
+              : std::vector{q + 2 * kv, q, mlp, mlp, mlp};
+  hoistd::PlanProblem problem;
+  const auto add = [&](uint32_t block, uint64_t bytes) {
+    problem.order.push_back(static_cast<uint32_t>(problem.bytes.size()));
+    problem.bytes.push_back(bytes);
+    if (!by_leaf) problem.blocks.push_back(block);
+  };
+  for (uint32_t block = 0; block < decoder.blocks; ++block) {
+    for (const uint64_t bytes : parts) add(block, bytes);
+  }
+  if (decoder.words > 0) add(decoder.blocks, decoder.words * row);
+  return problem;
+}
+
+// Beside its copies, a pass whose blocks compute as long as a mean copy.
+std::optional<double> Uneven(const hoistd::PlanProblem& problem,
+                             const hoistd::Plan& plan) {
+  if (problem.blocks.empty() || plan.ring_bytes == 0) return std::nullopt;
+  std::vector<double> copies(problem.blocks.back() + 1);
+  double all = 0;
+  for (size_t group = 0; group < problem.bytes.size(); ++group) {
+    if (!plan.slots[group].has_value()) continue;
+    copies[problem.blocks[group]] += static_cast<double>(problem.bytes[group]);
+    all += static_cast<double>(problem.bytes[group]);
+  }
+  double pass = 0;
+  for (const double bytes : copies) {
+    pass += std::max(bytes, all / static_cast<double>(copies.size()));
+  }
+  return pass / all;
+}
+
+void MeasureFloor(const Decoder& decoder, bool by_leaf, double part,
+                  const PolicyOptions& options, Report& report) {
+  hoistd::PlanProblem problem = ProblemOf(decoder, by_leaf);
+  double model = 0;
+  for (const uint64_t bytes : problem.bytes) {
+    model += static_cast<double>(bytes);
+  }
+  problem.budget_bytes = static_cast<uint64_t>(part * model);
+  if (options.no_slack) problem.slack_bytes = 0;
+  const auto plan = hoistd::MakePlan(problem);
+  if (!plan.ok()) return;  // Less than the largest.
+  const double beyond = model - static_cast<double>(problem.budget_bytes);
+  const auto uneven = Uneven(problem, *plan);
+  report.Add({{"decoder", decoder.name},
+              {"groups", by_leaf ? "leaf" : "block"},
+              {"budget", part},
+              {"beyond_mb", beyond / 1e6},
+              {"streamed_mb", static_cast<double>(plan->streamed_bytes) / 1e6},
+              {"x_beyond", static_cast<double>(plan->streamed_bytes) / beyond},
+              {"ring_mb", static_cast<double>(plan->ring_bytes) / 1e6},
+              {"lead", plan->lead},
+              {"uneven", uneven ? Json(*uneven) : Json()}});
+}
+
+void RunFloor(const RunOptions& run, const PolicyOptions& options) {
+  Report report("policy", {{"no_slack", options.no_slack}});
+  for (const Decoder& decoder : kDecoders) {
+    for (const bool by_leaf : {true, false}) {
+      for (const double part : options.budgets) {
+        MeasureFloor(decoder, by_leaf, part, options, report);
+      }
+    }
+  }
+  report.Note(
+      "beyond: the model's bytes beyond the budget, which any pass copies. "
+      "uneven: if each block computes as long as a mean copy, the pass beside "
+      "its copies; 1: all blocks stream as much.");
   report.Finish(run.json);
 }
 
@@ -399,6 +497,8 @@ Command PolicyCommand(CLI::App& app) {
   command->add_option("--seed", options->seed, "of the traces");
   command->add_flag("--no-slack", options->no_slack,
                     "no ring beyond two groups, as the optimum has it");
+  command->add_flag("--floor", options->floor,
+                    "decoders' plans beside the bytes beyond the budget");
   command->add_flag("--experts", options->experts,
                     "policies of a mixture's hot experts instead");
   command->add_flag("--ahead", options->ahead,
@@ -432,6 +532,7 @@ Command PolicyCommand(CLI::App& app) {
   return {command, [options](const RunOptions& run) {
             (options->ahead     ? RunAhead
              : options->experts ? RunExperts
+             : options->floor   ? RunFloor
                                 : RunPolicy)(run, *options);
           }};
 }

@@ -83,6 +83,15 @@ class BenchTest(unittest.TestCase):
         for ratio in exact:
             self.assertAlmostEqual(ratio, 1)
 
+    def test_a_plan_copies_little_beyond_what_the_budget_lacks(self):
+        rows = self.rows("policy", "--floor", "--budgets", "0.3,0.5,0.7,0.9",
+                         fields="decoder groups budget x_beyond lead uneven")
+        large = [row for row in rows if row["decoder"].startswith("8B, 24")]
+        self.assertEqual(len(large), 8)
+        for row in large:
+            bound = 1.08 if row["groups"] == "leaf" else 1.11
+            self.assertTrue(1 <= row["x_beyond"] <= bound, row)
+
     def test_no_policy_of_hot_experts_beats_the_optimum(self):
         rows = self.rows(
             "policy", "--experts", "--steps", "128", "--layer-experts", "64",
