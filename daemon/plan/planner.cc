@@ -113,6 +113,22 @@ std::vector<std::vector<uint32_t>> BlocksOf(const PlanProblem& problem) {
   return blocks;
 }
 
+// The blocks of a pass, by index into `blocks`; each stay in one is a step.
+std::vector<uint32_t> PassOf(const std::vector<std::vector<uint32_t>>& blocks,
+                             const PlanProblem& problem) {
+  std::vector<uint32_t> block_of(problem.bytes.size());
+  for (uint32_t block = 0; block < blocks.size(); ++block) {
+    for (const uint32_t group : blocks[block]) block_of[group] = block;
+  }
+  std::vector<uint32_t> pass;
+  for (const uint32_t group : problem.order) {
+    if (pass.empty() || pass.back() != block_of[group]) {
+      pass.push_back(block_of[group]);
+    }
+  }
+  return pass;
+}
+
 std::vector<uint64_t> SizesOf(const std::vector<std::vector<uint32_t>>& blocks,
                               const std::vector<uint64_t>& bytes) {
   std::vector<uint64_t> sizes;
@@ -334,8 +350,8 @@ absl::StatusOr<Plan> MakePlan(const PlanProblem& problem) {
       resident = SpreadResidents(problem.bytes, UsesOf(problem),
                                  std::move(choice.residents));
     } else {
-      BlockResidents choice =
-          ChooseInBlocks({problem.bytes, blocks, budget, slack});
+      BlockResidents choice = ChooseInBlocks(
+          {problem.bytes, blocks, PassOf(blocks, problem), budget, slack});
       ring_bytes = choice.ring_bytes;
       resident = std::move(choice.resident);
     }

@@ -14,7 +14,7 @@
 // costs no copies.
 //
 // Groups of one block are staged together. The ring then holds what two blocks
-// stream, and each block keeps a part on the device.
+// in a row stream, and each block keeps a part on the device.
 #ifndef HOIST_DAEMON_PLAN_PLANNER_H_
 #define HOIST_DAEMON_PLAN_PLANNER_H_
 

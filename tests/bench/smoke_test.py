@@ -89,8 +89,9 @@ class BenchTest(unittest.TestCase):
         large = [row for row in rows if row["decoder"].startswith("8B, 24")]
         self.assertEqual(len(large), 8)
         for row in large:
-            bound = 1.08 if row["groups"] == "leaf" else 1.11
+            bound = 1.08 if row["groups"] == "leaf" else 1.107
             self.assertTrue(1 <= row["x_beyond"] <= bound, row)
+            self.assertLess(row["uneven"] or 1, 1.04, row)
 
     def test_no_policy_of_hot_experts_beats_the_optimum(self):
         rows = self.rows(
