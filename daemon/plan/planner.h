@@ -31,8 +31,8 @@ struct PlanProblem {
   // One pass: indices into `bytes`. Each occurs at least once.
   std::vector<uint32_t> order;
   uint64_t budget_bytes = 0;
-  // Less with a small budget: at most half of what the two largest groups leave
-  // of it.
+  // Less with a small budget, at most half of what the two largest groups leave
+  // of it; and if little is beyond the budget, since a pass copies slack too.
   uint64_t slack_bytes = uint64_t{32} << 20;
   // Of each group; empty: each group is a block.
   std::vector<uint32_t> blocks;

@@ -315,6 +315,22 @@ TEST(Planner, SmallGroupsGetSlackAndLead) {
   EXPECT_GE(plan.lead, 31u);
 }
 
+TEST(Planner, LittleBeyondTheBudgetGetsLittleSlack) {
+  const auto plan_beyond = [](uint64_t beyond) {
+    return PlanOf(Problem(std::vector<uint64_t>(1000, kMiB),
+                          (1000 - beyond) * kMiB, 32 * kMiB));
+  };
+  EXPECT_EQ(plan_beyond(256).ring_bytes, 33 * kMiB);
+  EXPECT_EQ(plan_beyond(16).ring_bytes, 9 * kMiB);
+  EXPECT_EQ(plan_beyond(4).ring_bytes, 5 * kMiB);
+  uint64_t last = 0;
+  for (uint64_t beyond = 300; beyond > 0; --beyond) {
+    const uint64_t resident = plan_beyond(beyond).resident_bytes;
+    EXPECT_GE(resident, last) << beyond;
+    last = resident;
+  }
+}
+
 TEST(Planner, LargeGroupsGetNoSlack) {
   const std::vector<uint64_t> bytes(41, 600 * kMiB);
   const Plan plan = PlanOf(Problem(bytes, 3000 * kMiB, 32 * kMiB));
