@@ -22,12 +22,6 @@ struct ModelUses::Held {
 ModelUses::ModelUses(Say say)
     : fork_generation_(ForkGeneration()), say_(std::move(say)) {}
 
-void ModelUses::End() {
-  if (fork_generation_ != ForkGeneration()) return;
-  const MutexLock lock(mu_);
-  say_ = nullptr;
-}
-
 ModelUses::Use& ModelUses::At(const ModelTable& table) {
   Use& use = models_[table.facts().id];
   if (use.name.empty()) use.name = table.facts().name;
@@ -57,21 +51,29 @@ ModelPtr ModelUses::Hold(ModelPtr table) {
 
 void ModelUses::Release(uint64_t model) {
   if (fork_generation_ != ForkGeneration()) return;
-  const MutexLock lock(mu_);
-  Use& use = models_.at(model);
-  --use.holders;
-  SayIfDone(model, use);
-  DropOldest();
+  std::vector<Report> due;
+  {
+    const MutexLock lock(mu_);
+    Use& use = models_.at(model);
+    --use.holders;
+    if (IsDue(use)) due.push_back({model, use.forget});
+    DropOldest();
+  }
+  SayAll(due, say_);
 }
 
 void ModelUses::DoneWith(const ModelTable& table, bool forget) {
   if (fork_generation_ != ForkGeneration()) return;
-  const MutexLock lock(mu_);
-  Use& use = At(table);
-  use.done = true;
-  use.forget |= forget;
-  SayIfDone(table.facts().id, use);
-  DropOldest();
+  std::vector<Report> due;
+  {
+    const MutexLock lock(mu_);
+    Use& use = At(table);
+    use.done = true;
+    use.forget |= forget;
+    if (IsDue(use)) due.push_back({table.facts().id, use.forget});
+    DropOldest();
+  }
+  SayAll(due, say_);
 }
 
 void ModelUses::AskedFor(const ModelTable& table) {
@@ -90,26 +92,46 @@ std::optional<std::vector<uint64_t>> ModelUses::InUse() {
   return used;
 }
 
-void ModelUses::SayAgain() {
-  const MutexLock lock(mu_);
-  for (auto& [model, use] : models_) SayIfDone(model, use);
+void ModelUses::SayAgain(const Say& say) {
+  std::vector<Report> due;
+  {
+    const MutexLock lock(mu_);
+    for (auto& [model, use] : models_) {
+      if (IsDue(use)) due.push_back({model, use.forget});
+    }
+  }
+  SayAll(due, say);
 }
 
-void ModelUses::SayIfDone(uint64_t model, Use& use) {
-  use.due = false;
-  if (!use.done || use.holders > 0) return;
+bool ModelUses::IsDue(Use& use) {
+  const bool done = use.done && use.holders == 0;
   // The answer may be this model; hoistd then considers it in use.
-  use.due = asks_.contains(std::nullopt) || asks_.contains(use.name);
-  if (!use.due && say_) say_(model, use.forget);
+  use.due = done && (asks_.contains(std::nullopt) || asks_.contains(use.name));
+  return done && !use.due;
+}
+
+void ModelUses::SayAll(const std::vector<Report>& reports, const Say& say) {
+  for (const Report& report : reports) {
+    say(report.model, report.forget, [this, &report] {
+      const MutexLock lock(mu_);
+      const auto it = models_.find(report.model);
+      if (it == models_.end()) return true;  // Only what is over is dropped.
+      return it->second.forget == report.forget && IsDue(it->second);
+    });
+  }
 }
 
 void ModelUses::EndAsk(const std::optional<std::string>& name) {
-  const MutexLock lock(mu_);
-  asks_.erase(asks_.find(name));
-  for (auto& [model, use] : models_) {
-    if (use.due) SayIfDone(model, use);
+  std::vector<Report> due;
+  {
+    const MutexLock lock(mu_);
+    asks_.erase(asks_.find(name));
+    for (auto& [model, use] : models_) {
+      if (use.due && IsDue(use)) due.push_back({model, use.forget});
+    }
+    DropOldest();
   }
-  DropOldest();
+  SayAll(due, say_);
 }
 
 // Ids increase, so the first entries are the oldest.

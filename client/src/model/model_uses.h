@@ -24,8 +24,9 @@ using ModelPtr = std::shared_ptr<const ModelTable>;
 // image or fetch holds the model. A dropped handle alone does not end the use:
 // a publisher may keep none.
 //
-// Threads:  thread-safe; does nothing in the child of a fork. It reports under
-//           its lock, so that no request for the model overtakes the report.
+// Threads:  thread-safe; does nothing in the child of a fork. It holds no lock
+//           while it reports. Whether a report still holds is asked in its turn
+//           to be sent, so that no request for the model overtakes it.
 // Bounds:   an entry for each model in use, and for the newest kMostDone of the
 //           others. The next hoistd counts older ones as used until the
 //           session's end. Repeated reports stay below a session's limit in
@@ -34,14 +35,14 @@ class ModelUses : public std::enable_shared_from_this<ModelUses> {
  public:
   static constexpr size_t kMostDone = 64;
 
-  // Tells hoistd, without waiting for an answer.
-  using Say = std::function<void(uint64_t model, bool forget)>;
+  // Tells hoistd, without waiting for an answer, if `still` says so when no
+  // other message can be sent.
+  using Say = std::function<void(uint64_t model, bool forget,
+                                 const std::function<bool()>& still)>;
 
   explicit ModelUses(Say say);
   ModelUses(const ModelUses&) = delete;
   ModelUses& operator=(const ModelUses&) = delete;
-  // The session is about to end: no more reports.
-  void End();
 
   // The model's table. A session with a copy of the pointer is not done with
   // the model.
@@ -54,9 +55,10 @@ class ModelUses : public std::enable_shared_from_this<ModelUses> {
   void AskedFor(const ModelTable& table);
   // For the next hoistd: the models in use. nullopt: an answer may be one more.
   std::optional<std::vector<uint64_t>> InUse();
-  // Repeats the reports to the next hoistd, which may not have heard them, and
-  // counts all readable models as used by a session that does not know.
-  void SayAgain();
+  // Repeats the reports to the next hoistd by `say`. It may not have heard
+  // them, and counts all readable models as used by a session that does not
+  // know.
+  void SayAgain(const Say& say);
 
   // A request whose answer may be a model: that of `name`, or any without a
   // name. It ends with this object.
@@ -86,17 +88,24 @@ class ModelUses : public std::enable_shared_from_this<ModelUses> {
     bool over() const { return done && holders == 0 && !due; }
   };
   struct Held;
+  struct Report {
+    uint64_t model;
+    bool forget;
+  };
 
   Use& At(const ModelTable& table) HOIST_REQUIRES(mu_);
   ModelPtr HoldLocked(ModelPtr table) HOIST_REQUIRES(mu_);
   void Release(uint64_t model);
-  void SayIfDone(uint64_t model, Use& use) HOIST_REQUIRES(mu_);
+  // Whether hoistd is to hear that it is done with, now; see Use::due.
+  bool IsDue(Use& use) HOIST_REQUIRES(mu_);
+  void SayAll(const std::vector<Report>& reports, const Say& say)
+      HOIST_EXCLUDES(mu_);
   void EndAsk(const std::optional<std::string>& name);
   void DropOldest() HOIST_REQUIRES(mu_);
 
   const uint64_t fork_generation_;
+  const Say say_;
   Mutex mu_;
-  Say say_ HOIST_GUARDED_BY(mu_);  // Empty: ended.
   std::map<uint64_t, Use> models_ HOIST_GUARDED_BY(mu_);
   std::multiset<std::optional<std::string>> asks_ HOIST_GUARDED_BY(mu_);
 };

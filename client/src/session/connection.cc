@@ -267,12 +267,13 @@ Result<Connection::Asked> Connection::Ask(const Request& request,
   bool full = false;
   const Status sent = Send(Pack(request_id.value(), request), fds, limits,
                            &full, [&](bool done) {
-                             if (!done) return;
+                             if (!done) return true;
                              const MutexLock lock(mu_);
                              Pending& asked = pending_.at(request_id.value());
                              asked.request = &request;
                              asked.fds = fds;
                              asked.once = limits.once;
+                             return true;
                            });
   Pending* pending = nullptr;
   {
@@ -312,7 +313,7 @@ Result<Reply> Connection::Take(const Asked& asked, const Limits& limits) {
 
 Status Connection::Send(std::string_view body, std::span<const int> fds,
                         const Limits& limits, bool* full,
-                        const std::function<void(bool done)>& in_turn) {
+                        const std::function<bool(bool done)>& in_turn) {
   if (body.size() > kMaxRequestBody) {
     return Status(Code::kResourceExhausted,
                   "the request has " + std::to_string(body.size()) +
@@ -327,7 +328,7 @@ Status Connection::Send(std::string_view body, std::span<const int> fds,
     Status tried;
     {
       const MutexLock sending(send_mu_);
-      in_turn(false);
+      if (!in_turn(false)) return Status();
       tried = SendPacket(socket_.get(), body, fds, full, Sending::kNow);
       if (tried.ok()) in_turn(true);
     }
@@ -411,22 +412,26 @@ void Connection::WakeCalls() {
 }
 
 Status Connection::SendAbandoned(const Request& request, const Limits& limits,
-                                 bool* full) {
+                                 bool* full, const Still& still) {
   const Result<uint64_t> request_id = Expect(/*abandoned=*/true);
   if (!request_id.ok()) return request_id.status();
   return Send(Pack(request_id.value(), request), {}, limits, full,
               [&](bool done) {
-                if (done) return;
-                // Resume may have dropped it since.
+                if (done) return true;
+                const bool sends = !still || still();
                 const MutexLock lock(mu_);
+                // Resume may have dropped it since.
                 pending_[request_id.value()].abandoned = true;
+                if (!sends) pending_.erase(request_id.value());
+                return sends;
               });
 }
 
-void Connection::Post(const Request& request) {
+void Connection::Post(const Request& request, const Still& still) {
   bool full = false;
   const milliseconds patience = silent_ ? milliseconds(0) : kGiveBackPatience;
-  const Status sent = SendAbandoned(request, {Clock::now() + patience}, &full);
+  const Status sent =
+      SendAbandoned(request, {Clock::now() + patience}, &full, still);
   // Failed: hoistd is gone, and with it the holdings that this releases.
   if (sent.ok() || !full) return;
   Fail(Status(Code::kUnavailable,
@@ -538,12 +543,12 @@ Status Connection::Deliver(Reply reply) {
 // The previous hoistd will not answer, and the new one has not seen its
 // requests: they are sent again.
 Status Connection::Resume(uint64_t number) {
-  const Handler::Packer pack = handler_->PackGrants(number);
   const MutexLock sending(send_mu_);
   was_resumed_.store(true);
   const Result<uint64_t> request_id = Expect(/*abandoned=*/true);
   if (!request_id.ok()) return request_id.status();
-  Status sent = SendPacket(socket_.get(), pack(request_id.value()), {});
+  Status sent = SendPacket(
+      socket_.get(), handler_->PackGrants(number, request_id.value()), {});
   // The lock keeps the callers waiting, so their requests stay valid.
   const MutexLock lock(mu_);
   std::erase_if(pending_, [&](const auto& entry) {

@@ -61,8 +61,7 @@ class Connection {
     // Packs a ResumeRequest of this id: the session's holdings, for the
     // resuming hoistd with this `number`. Called while no other message can be
     // sent.
-    using Packer = std::function<std::string(uint64_t request_id)>;
-    virtual Packer PackGrants(uint64_t number) = 0;
+    virtual std::string PackGrants(uint64_t number, uint64_t request_id) = 0;
     // The ended holdings. An error ends the session.
     virtual Status OnResumed(const ResumeReply& lost) = 0;
     // Whether anything from hoistd may still be in use. Thread-safe.
@@ -122,8 +121,10 @@ class Connection {
   void WakeCalls();
   // Sends, and ignores the reply. If hoistd reads nothing for kGiveBackPatience
   // and the buffer is full, the session ends; otherwise hoistd would not learn
-  // of the release.
-  void Post(const Request& request);
+  // of the release. `still` is asked while no other message can be sent; false:
+  // nothing is sent.
+  using Still = std::function<bool()>;
+  void Post(const Request& request, const Still& still = nullptr);
 
   // Why no call can succeed any more, or ok. Checks the socket itself: notices
   // any death before the call.
@@ -182,14 +183,14 @@ class Connection {
                            const Limits& limits) HOIST_EXCLUDES(mu_);
   // Waits for room, which delays no other thread. `*full`: none in time.
   // `in_turn` is called before each attempt, and once it is done; no other
-  // message goes between.
+  // message goes between. False: it is not sent.
   Status Send(std::string_view body, std::span<const int> fds,
               const Limits& limits, bool* full,
-              const std::function<void(bool done)>& in_turn)
+              const std::function<bool(bool done)>& in_turn)
       HOIST_EXCLUDES(mu_);
   // Nobody waits for the reply.
-  Status SendAbandoned(const Request& request, const Limits& limits, bool* full)
-      HOIST_EXCLUDES(mu_);
+  Status SendAbandoned(const Request& request, const Limits& limits, bool* full,
+                       const Still& still = nullptr) HOIST_EXCLUDES(mu_);
   // Waits for the reply, or for the reason to stop.
   Status Await(Pending* pending, const Limits& limits) HOIST_EXCLUDES(mu_);
   void Read();

@@ -67,19 +67,21 @@ Hoist__V1__ReleaseRequest ReleaseOf(std::span<const uint64_t> lease_ids) {
   return request;
 }
 
+// See ModelUses::Say.
+void PostDone(Connection& connection, uint64_t model, bool forget,
+              const Connection::Still& still) {
+  Hoist__V1__SetOrderRequest none = HOIST__V1__SET_ORDER_REQUEST__INIT;
+  std::tie(none.model_id, none.forget) = std::pair(model, forget);
+  connection.Post(none.base, still);
+}
+
 }  // namespace
 
 Session::Session(const hoist_connect_options& options)
     : fork_generation_(ForkGeneration()),
-      call_deadline_(options.call_deadline_ms),
-      model_uses_(std::make_shared<ModelUses>([this](auto model, bool forget) {
-        Hoist__V1__SetOrderRequest none = HOIST__V1__SET_ORDER_REQUEST__INIT;
-        std::tie(none.model_id, none.forget) = std::pair(model, forget);
-        connection_->Post(none.base);
-      })) {}
+      call_deadline_(options.call_deadline_ms) {}
 
 Session::~Session() {
-  model_uses_->End();
   Close();
   // In the child of a fork the parent counts the mappings.
   if (forked()) return;
@@ -91,6 +93,12 @@ bool Session::forked() const { return fork_generation_ != ForkGeneration(); }
 Result<std::shared_ptr<Session>> Session::Connect(
     const hoist_connect_options& options) {
   std::shared_ptr<Session> session(new Session(options));
+  session->model_uses_ = std::make_shared<ModelUses>(
+      [weak = std::weak_ptr(session)](uint64_t model, bool forget,
+                                      const Connection::Still& still) {
+        const auto alive = weak.lock();
+        if (alive) PostDone(*alive->connection_, model, forget, still);
+      });
   if (Status s = session->Open(options); !s.ok()) return s;
   return session;
 }
@@ -242,28 +250,24 @@ void Session::CloseSlabs(const SlabAsk& ask) {
   connection_->Post(answer.base);
 }
 
-Connection::Handler::Packer Session::PackGrants(uint64_t number) {
-  // ModelUses sends with its lock held, so it is asked before sending stops.
-  // OnResumed says again what it is done with.
-  return [this, number,
-          models = model_uses_->InUse()](uint64_t request_id) mutable {
-    Hoist__V1__ResumeRequest request = HOIST__V1__RESUME_REQUEST__INIT;
-    request.number = number;
-    if (!ready_.load()) return Pack(request_id, request.base);
-    const std::vector<uint64_t> leases = uses_.Leases();
-    std::tie(request.n_lease_ids, request.lease_ids) = Items(leases);
-    const std::vector<uint64_t> arenas = uses_.Arenas();
-    std::tie(request.n_arena_ids, request.arena_ids) = Items(arenas);
-    const std::vector<uint64_t> plans = plans_.Ids();
-    std::tie(request.n_plan_ids, request.plan_ids) = Items(plans);
-    request.knows_models = models.has_value();
-    if (models) {
-      std::tie(request.n_model_ids, request.model_ids) = Items(*models);
-    }
-    auto slabs = OpenSlabs(shared_devices_, this);
-    std::tie(request.n_slabs, request.slabs) = slabs.Items();
-    return Pack(request_id, request.base);
-  };
+std::string Session::PackGrants(uint64_t number, uint64_t request_id) {
+  Hoist__V1__ResumeRequest request = HOIST__V1__RESUME_REQUEST__INIT;
+  request.number = number;
+  if (!ready_.load()) return Pack(request_id, request.base);
+  const std::vector<uint64_t> leases = uses_.Leases();
+  std::tie(request.n_lease_ids, request.lease_ids) = Items(leases);
+  const std::vector<uint64_t> arenas = uses_.Arenas();
+  std::tie(request.n_arena_ids, request.arena_ids) = Items(arenas);
+  const std::vector<uint64_t> plans = plans_.Ids();
+  std::tie(request.n_plan_ids, request.plan_ids) = Items(plans);
+  const auto models = model_uses_->InUse();
+  request.knows_models = models.has_value();
+  if (models) {
+    std::tie(request.n_model_ids, request.model_ids) = Items(*models);
+  }
+  auto slabs = OpenSlabs(shared_devices_, this);
+  std::tie(request.n_slabs, request.slabs) = slabs.Items();
+  return Pack(request_id, request.base);
 }
 
 Status Session::OnResumed(const ResumeReply& lost) {
@@ -271,7 +275,10 @@ Status Session::OnResumed(const ResumeReply& lost) {
       lost.lost_plans,
       Status(Code::kAborted,
              "the plan has ended with the hoistd that made it; make it anew"));
-  model_uses_->SayAgain();
+  // This is the reading thread, which must not come to own the session.
+  model_uses_->SayAgain([this](uint64_t model, bool forget, const auto& still) {
+    PostDone(*connection_, model, forget, still);
+  });
   connection_->TellResumed();
   if (lost.lost_leases.empty()) return Status();
   return Status(Code::kUnavailable,

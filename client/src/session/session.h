@@ -166,7 +166,7 @@ class Session final : private Connection::Handler {
   Status Admit(Reply* reply) override;
   void GiveBack(const Reply& reply) override;
   void OnAsk(const DaemonAsk& ask) override;
-  Packer PackGrants(uint64_t number) override;
+  std::string PackGrants(uint64_t number, uint64_t request_id) override;
   Status OnResumed(const ResumeReply& lost) override;
   bool InUse() const override { return !uses_.empty(); }
   Status AdmitLease(LeaseGrant* lease);
@@ -182,7 +182,7 @@ class Session final : private Connection::Handler {
   // The two above, and connection_, can be used on the reading thread.
   std::atomic<bool> ready_{false};
   SlabUses uses_;
-  const std::shared_ptr<ModelUses> model_uses_;  // Shared with holders.
+  std::shared_ptr<ModelUses> model_uses_;  // Shared with holders.
   LivePlans plans_;
   std::unique_ptr<Connection> connection_;
 };

@@ -295,6 +295,24 @@ TEST(ModelUses, AHandleOutlivesItsSession) {
   EXPECT_THAT(daemon.Done(other), ElementsAre(model.id()));
 }
 
+TEST(ModelUses, AHandleMayEndWhileItsSessionDoes) {
+  UsesDaemon daemon;
+  for (int round = 0; round < 50; ++round) {
+    std::optional<hoist::Session> session(daemon.Connect());
+    const hoist::Model one = *session->DescribeModel("m");
+    std::optional<hoist::Model> other(*session->DescribeModel("m"));
+    ASSERT_TRUE(session->DoneWith(one).ok());
+    std::promise<void> go;
+    std::thread thread([&, gone = go.get_future()] {
+      gone.wait();
+      other.reset();  // It says that the session is done with the model.
+    });
+    go.set_value();
+    session.reset();
+    thread.join();
+  }
+}
+
 TEST(ModelUses, TheChildOfAForkSaysNothing) {
   UsesDaemon daemon;
   hoist::Session session = daemon.Connect();
