@@ -25,6 +25,37 @@ class Block(nn.Module):
         return x + self.down(torch.relu(self.up(self.norm(x))))
 
 
+class Words(nn.Module):
+    """Pieces that are read in place, of 1,024 rows, before what comes and goes."""
+
+    WIDTH = 512
+
+    def __init__(self, rows: int, layers: int) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(rows, self.WIDTH)
+        self.layers = nn.ModuleList(nn.Linear(self.WIDTH, self.WIDTH)
+                                    for _ in range(layers))
+
+    @classmethod
+    def on(cls, device: torch.device, rows: int = 2048,
+           layers: int = 3) -> Words:
+        torch.manual_seed(0)
+        return cls(rows, layers).to(device).requires_grad_(False)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.embed(ids)
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+    def read(self, device: torch.device) -> torch.Tensor:
+        """A pass over some rows of each piece."""
+        with torch.no_grad():
+            out: torch.Tensor = self(torch.arange(
+                0, self.embed.num_embeddings, 256, device=device))
+        return out
+
+
 class Transformer(nn.Module):
     """The head is tied to the embedding."""
 

@@ -19,36 +19,11 @@ torch = pytest.importorskip("torch")
 import hoist  # noqa: E402
 from equal import same_bytes  # noqa: E402
 from failing import Belongings, Calls, drain, watched  # noqa: E402
+from models import Words  # noqa: E402
 from real_daemon import MIB, RealDaemon, Refused  # noqa: E402
-from torch import nn  # noqa: E402
 
-WIDTH = 512
 ROWS = 7 * 1024  # 14 MiB of pieces; the pool has 6.
 NO_QUOTA = '\n[quota]\nhost_bytes = "auto"\n'
-
-
-class Words(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(ROWS, WIDTH)
-        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        x = self.embed(ids)
-        for layer in self.layers:
-            x = layer(x)
-        return x
-
-
-def make(device: torch.device) -> Words:
-    torch.manual_seed(0)
-    return Words().to(device).requires_grad_(False)
-
-
-def run(model: nn.Module, device: torch.device) -> torch.Tensor:
-    with torch.no_grad():
-        out: torch.Tensor = model(torch.arange(0, ROWS, 256, device=device))
-    return out
 
 
 class Node:
@@ -162,17 +137,17 @@ def passes(model: Words, device: torch.device, expected: torch.Tensor) -> None:
     """Of pieces that are cold, and become hot."""
     for budget in "8MiB", "14MiB":
         hoist.set_budget(model, budget)
-        assert same_bytes(run(model, device).cpu(), expected)
+        assert same_bytes(model.read(device).cpu(), expected)
         hoist.advance(model, wait=True)
-    assert same_bytes(run(model, device).cpu(), expected)
+    assert same_bytes(model.read(device).cpu(), expected)
 
 
 def assert_as_it_was(model: Words, device: torch.device,
                      expected: torch.Tensor) -> None:
-    plain = make(device).state_dict()
+    plain = Words.on(device, ROWS, 2).state_dict()
     for name, value in model.state_dict().items():
         assert same_bytes(value.cpu(), plain[name].cpu()), name
-    assert same_bytes(run(model, device).cpu(), expected)
+    assert same_bytes(model.read(device).cpu(), expected)
 
 
 def refused_as(act: str) -> tuple[type[Exception], str]:
@@ -195,8 +170,8 @@ def go_through(node: Node, device: torch.device, calls: Calls, step: Any,
                act: str) -> None:
     """`act` before that call of a life."""
     happens, ends = ACTS[act]
-    model = make(device)
-    expected = run(model, device).cpu().clone()
+    model = Words.on(device, ROWS, 2)
+    expected = model.read(device).cpu().clone()
     own = Belongings(model)
     happened = []
 
@@ -221,7 +196,7 @@ def go_through(node: Node, device: torch.device, calls: Calls, step: Any,
     if not was_attached:
         own.assert_all_there()
     elif hasattr(model, "_hoist"):
-        assert same_bytes(run(model, device).cpu(), expected)
+        assert same_bytes(model.read(device).cpu(), expected)
     ends(node)
     if hasattr(model, "_hoist"):
         hoist.detach(model)
@@ -247,8 +222,8 @@ def test_the_weights_are_as_they_were(node, device, monkeypatch, act, step):
     with watched(monkeypatch) as calls:
         go_through(node, device, calls, STEPS[step], act)
         # And hoistd takes it, or has it.
-        model = make(device)
-        expected = run(model, device).cpu().clone()
+        model = Words.on(device, ROWS, 2)
+        expected = model.read(device).cpu().clone()
         attach(model, deadline=60)  # It tries the disk again after 10 s.
         passes(model, device, expected)
         hoist.detach(model)

@@ -14,50 +14,23 @@ torch = pytest.importorskip("torch")
 import hoist  # noqa: E402
 from deaths import start_again  # noqa: E402
 from equal import same_bytes  # noqa: E402
+from models import Words  # noqa: E402
 from torch import nn  # noqa: E402
-
-WIDTH = 512
-
-
-class Words(nn.Module):
-    """Two pieces that are read in place, before what comes and goes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(2048, WIDTH)
-        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        x = self.embed(ids)
-        for layer in self.layers:
-            x = layer(x)
-        return x
-
-
-def make(device: torch.device) -> Words:
-    torch.manual_seed(0)
-    return Words().to(device).requires_grad_(False)
-
-
-def run(model: nn.Module, device: torch.device) -> torch.Tensor:
-    with torch.no_grad():
-        out: torch.Tensor = model(torch.arange(0, 2048, 256, device=device))
-    return out
 
 
 def attached(device: torch.device) -> Words:
-    model = make(device)
+    model = Words.on(device)
     hoist.attach(model, budget="4MiB", in_place="embed")
     return model
 
 
-def assert_as_it_was(model: nn.Module, device: torch.device) -> None:
+def assert_as_it_was(model: Words, device: torch.device) -> None:
     """In what it computes and in what it shows, attached and detached."""
-    plain = make(device)
+    plain = Words.on(device)
     for detached in False, True:
         if detached:
             hoist.detach(model)
-        assert same_bytes(run(model, device), run(plain, device))
+        assert same_bytes(model.read(device), plain.read(device))
         found = model.state_dict()
         for name, value in plain.state_dict().items():
             assert same_bytes(found[name], value), name
@@ -65,12 +38,12 @@ def assert_as_it_was(model: nn.Module, device: torch.device) -> None:
 
 
 def _set_another(model: Words) -> None:
-    model.embed.weight = nn.Parameter(torch.zeros(2048, WIDTH))
+    model.embed.weight = nn.Parameter(torch.zeros(2048, Words.WIDTH))
 
 
 def _load(model: Words, **options: Any) -> None:
     model.load_state_dict(
-        {"embed.weight": torch.zeros(2048, WIDTH)}, strict=False, **options)
+        {"embed.weight": torch.zeros(2048, Words.WIDTH)}, strict=False, **options)
 
 
 REFUSED = {
@@ -105,7 +78,7 @@ def test_conversions_to_what_it_is_are_allowed(device):
 
 @pytest.mark.usefixtures("hoistd")
 def test_what_it_is_told_holds_after_detach(device):
-    model = make(device).requires_grad_(True)
+    model = Words.on(device).requires_grad_(True)
     model.embed.weight.of_somebody = 3
     hoist.attach(model, budget="4MiB", in_place="embed")
     assert model.embed.weight.of_somebody == 3
@@ -129,11 +102,11 @@ def test_detach_after_hoistds_end_gives_it_back(device, make_hoistd):
     model = attached(device)
     daemon.kill()
     start_again(daemon)
-    found = make(device)  # So that what was handed over is there again.
+    found = Words.on(device)  # So that what was handed over is there again.
     with hoist.connect() as session:
         hoist.attach(found, budget="4MiB", in_place="embed", session=session)
         hoist.detach(model)
-        assert same_bytes(run(model, device), run(make(device), device))
+        assert same_bytes(model.read(device), Words.on(device).read(device))
         assert type(model.embed.weight) is nn.Parameter
         hoist.detach(found)
 
@@ -151,7 +124,7 @@ def _jacobian(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
         return out.sum(-1)
 
     found: torch.Tensor = torch.func.jacrev(sums)(
-        torch.ones(WIDTH, device=ids.device))
+        torch.ones(Words.WIDTH, device=ids.device))
     return found
 
 
@@ -160,9 +133,9 @@ def _jacobian(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("way", [_exported, _jacobian])
 def test_beside_what_stays_it_can_be_traced_and_transformed(device, way):
     """Touches are not counted then."""
-    model, plain = attached(device), make(device)
+    model, plain = attached(device), Words.on(device)
     hoist.set_budget(model, 1.0)
-    assert same_bytes(run(model, device), run(plain, device))
+    assert same_bytes(model.read(device), plain.read(device))
     ids = torch.arange(8, device=device)
     try:
         assert same_bytes(way(model, ids), way(plain, ids))
@@ -175,16 +148,16 @@ def test_where_nobody_kept_it_it_stays_right_and_says_that_it_stays(
         make_hoistd, device):
     daemon = make_hoistd()
     model = attached(device)
-    expected = run(model, device)
+    expected = model.read(device)
     daemon.kill()
     start_again(daemon)
     other = attached(device)  # Who brings the same bytes again.
     with contextlib.suppress(hoist.Unavailable):  # Of a GPU, once.
-        run(model, device)
-    assert same_bytes(run(model, device), expected)
+        model.read(device)
+    assert same_bytes(model.read(device), expected)
     with pytest.raises(hoist.Unavailable, match="stays where it is"):
         hoist.advance(model, wait=True)
     hoist.set_budget(model, "6MiB")
-    assert same_bytes(run(model, device), expected)
+    assert same_bytes(model.read(device), expected)
     hoist.detach(other)
     assert_as_it_was(model, device)
