@@ -9,8 +9,7 @@ namespace hoist::bench {
 namespace {
 
 constexpr double kNothing = 1;  // Bytes: less is a rounding error.
-constexpr double kKept = 0.99;  // Of a count of copies, from layer to layer.
-constexpr size_t kTrial = 17;   // Layers; a token's 48 come in turn.
+constexpr double kKept = 0.99;  // Of a count of guesses, from layer to layer.
 
 class Decode {
  public:
@@ -18,7 +17,7 @@ class Decode {
       : times_(times), places_(places) {}
 
   void Foresee(size_t number, const FetchLayer& layer) {
-    if (read_ < times_.least_read * copied_ && number % kTrial != 0) return;
+    if (right_ < times_.least_right * guessed_) return;
     for (const uint32_t expert : layer.foreseen) {
       queue_.push_back({number, expert, times_.expert_bytes});
     }
@@ -121,10 +120,9 @@ class Decode {
     }
     std::erase_if(queue_,
                   [&](const Copy& copy) { return copy.layer == number; });
-    if (const size_t copied = held_[number].size(); copied > 0) {
-      copied_ = kKept * copied_ + static_cast<double>(copied);
-      read_ = kKept * read_ + static_cast<double>(fetched);
-    }
+    guessed_ = kKept * guessed_ + static_cast<double>(layer.foreseen.size());
+    right_ = kKept * right_ + static_cast<double>(std::ranges::count_if(
+                                  layer.foreseen, is_read));
     result_.used_bytes += static_cast<double>(fetched) * times_.expert_bytes;
     result_.wasted_bytes += static_cast<double>(strays) * times_.expert_bytes;
     return layer.reads.size() - fetched;
@@ -141,8 +139,8 @@ class Decode {
   std::deque<Copy> queue_;  // The first may have started.
   double lost_ = 0;         // Of a piece that nobody will read.
   std::map<size_t, std::vector<uint32_t>> held_;  // Places, by layer.
-  double copied_ = 0;  // The last copies, and those of them that were read.
-  double read_ = 0;
+  double guessed_ = 0;  // Lately, and those of them that were read.
+  double right_ = 0;
   FetchResult result_;
 };
 

@@ -20,9 +20,8 @@ struct FetchTimes {
   double link = 0;         // A copy's rate.
   double in_place = 0;     // A kernel's.
   double copy_share = 0;   // Of the link, beside a kernel that reads in place.
-  // Of the last copies, the part that was read. Below it, only each 17th
-  // layer's are made.
-  double least_read = 0;
+  // Of the last guesses, the part that was read. Below it nothing is copied.
+  double least_right = 0;
   bool waits = false;  // A layer, for a copy that it needs and has started.
 };
 

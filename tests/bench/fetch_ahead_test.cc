@@ -84,15 +84,20 @@ TEST(FetchAhead, NoCopyStartsBesideAReadInPlace) {
   EXPECT_DOUBLE_EQ(result.in_place_bytes, 4000);
 }
 
-TEST(FetchAhead, CopiesStopWhereFewAreReadAndAreTriedAgain) {
+TEST(FetchAhead, CopiesStopWhereFewGuessesAreRightUntilTheyAre) {
   std::vector<FetchLayer> layers;
   for (size_t i = 0; i < 40; ++i) layers.push_back({{7}, {9}, i});
   EXPECT_DOUBLE_EQ(Fetch(4, layers).wasted_bytes, 40 * 4000);
 
   FetchTimes times = Times(4);
-  times.least_read = 0.5;
-  // Layers 0, 17 and 34.
-  EXPECT_DOUBLE_EQ(FetchAhead(layers, times).wasted_bytes, 3 * 4000);
+  times.least_right = 0.5;
+  EXPECT_DOUBLE_EQ(FetchAhead(layers, times).wasted_bytes, 4000);
+  // The first 10 are wrong, and the next 10 make up for them.
+  for (size_t i = 10; i < 40; ++i) layers[i].foreseen = {7};
+  const FetchResult late = FetchAhead(layers, times);
+  EXPECT_DOUBLE_EQ(late.wasted_bytes, 4000);
+  EXPECT_GE(late.used_bytes, 20 * 4000);
+  EXPECT_LE(late.used_bytes, 22 * 4000);
   for (FetchLayer& layer : layers) layer.foreseen = {7};
   EXPECT_DOUBLE_EQ(FetchAhead(layers, times).used_bytes, 40 * 4000);
 }

@@ -34,7 +34,7 @@ struct PolicyOptions {
   std::vector<double> right = {0, 0.8, 1};
   bool even_strays = false;
   bool wait = false;
-  double least_read = 0;
+  double least_right = 0;
   size_t places = 6;
   std::vector<double> hot = {0.4};
   std::vector<uint32_t> sequences = {1, 4, 16, 64};
@@ -429,7 +429,7 @@ void MeasureAhead(std::span<const FetchLayer> layers,
                   const PolicyOptions& options, Json row, Report& report) {
   FetchTimes times = kTimes;
   times.waits = options.wait;
-  times.least_read = options.least_read;
+  times.least_right = options.least_right;
   const auto tokens = static_cast<double>(layers.size() / kLayers);
   double cold = 0;
   for (const FetchLayer& layer : layers) {
@@ -462,7 +462,7 @@ void RunAhead(const RunOptions& run, const PolicyOptions& options) {
                            {"steps", routing.steps},
                            {"even_strays", options.even_strays},
                            {"wait", options.wait},
-                           {"least_read", options.least_read},
+                           {"least_right", options.least_right},
                            {"places", options.places}});
   for (const RoutingSpec& spec : RoutingSpecs()) {
     for (const double part : options.hot) {
@@ -512,8 +512,8 @@ Command PolicyCommand(CLI::App& app) {
                     "wrong experts are any, not the likely ones");
   command->add_flag("--wait", options->wait,
                     "a layer waits for a copy that has started");
-  command->add_option("--least-read", options->least_read,
-                      "part of the last copies; below, few are made");
+  command->add_option("--least-right", options->least_right,
+                      "part of the last guesses; below, nothing is copied");
   command->add_option("--places", options->places, "of the ring");
   command->add_option("--hot", options->hot, "parts of the experts")
       ->delimiter(',')

@@ -9,11 +9,10 @@ from typing import Sequence
 import torch
 
 PLACES = 6
-# Of the last copies, the part that was read. Below it, each 61st fetch is made.
-LEAST_READ = 0.2
-TRIAL = 61
-KEPT = 0.99  # Of a count of copies, from layer to layer.
-AT_FIRST = 20.0  # As if so many had been copied and read.
+# Of the last cold guesses, the part that was chosen. Below it nothing is copied.
+LEAST_RIGHT = 0.2
+KEPT = 0.99  # Of a count of guesses, from layer to layer.
+AT_FIRST = 20.0  # As if so many had been guessed and chosen.
 
 
 @dataclasses.dataclass
@@ -21,14 +20,12 @@ class Shared:
     """What all layers have together."""
 
     counts: torch.Tensor  # Of guessed experts, fetched bytes, and read ones.
-    paid: torch.Tensor  # Lately copied experts, and those that were read.
-    turn: torch.Tensor  # Fetches so far.
+    lately: torch.Tensor  # Cold guesses, and those of them that were chosen.
 
     @classmethod
     def on(cls, device: torch.device) -> Shared:
         return cls(torch.zeros(3, dtype=torch.int64, device=device),
-                   torch.full((2,), AT_FIRST, device=device),
-                   torch.zeros(1, dtype=torch.int32, device=device))
+                   torch.full((2,), AT_FIRST, device=device))
 
 
 class Places:
@@ -47,7 +44,8 @@ class Places:
         self._cold = cold
         self._touched = touched  # A count for each, and for invalid numbers.
         self._shared = shared
-        self._at: dict[int, int] = {}
+        self._wanted: list[int] = []
+        self._at: dict[int, int] = {}  # The place of each that was copied.
         self._bytes = sum(one[0].nbytes for one in weights)
 
     def fetch(self, guess: torch.Tensor) -> None:
@@ -57,14 +55,11 @@ class Places:
         named = [one for one in dict.fromkeys(guess.reshape(-1).tolist())
                  if 0 <= one < self._units]
         shared.counts[0] += len(named)
-        shared.turn += 1
-        copied, read = shared.paid.tolist()
-        self._at = {}
-        if read < LEAST_READ * copied and int(shared.turn) % TRIAL:
-            return
-        for one in named:
-            if self._cold[one] and len(self._at) < PLACES:
-                self._at[one] = self._first + len(self._at)
+        self._wanted = [one for one in named if self._cold[one]][:PLACES]
+        guessed, chosen = shared.lately.tolist()
+        pays = chosen >= LEAST_RIGHT * guessed
+        self._at = {one: self._first + place for place, one
+                    in enumerate(self._wanted) if pays}
         for one, place in self._at.items():
             for weight in self._weights:
                 weight[place].copy_(weight[one])
@@ -83,7 +78,8 @@ class Places:
             found += bool((chosen == one).any())
             renamed[chosen == one] = place
         shared = self._shared
-        shared.paid.mul_(KEPT).add_(torch.tensor([len(self._at), found]))
+        right = sum(bool((chosen == one).any()) for one in self._wanted)
+        shared.lately.mul_(KEPT).add_(torch.tensor([len(self._wanted), right]))
         shared.counts += torch.tensor([0, len(self._at) * self._bytes,
                                        found * self._bytes])
         return renamed

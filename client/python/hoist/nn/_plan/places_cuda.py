@@ -13,7 +13,7 @@ from typing import Any, Sequence
 import torch
 
 from ..._errors import Unimplemented
-from .places import KEPT, LEAST_READ, PLACES, TRIAL, Places, Shared
+from .places import KEPT, LEAST_RIGHT, PLACES, Places, Shared
 
 try:
     import triton
@@ -26,15 +26,15 @@ _BLOCK = 4096  # Words of 4 bytes, at a time and block.
 _BLOCKS = 16  # Enough for the link, and few of a GPU's.
 _SLOTS = tl.constexpr(8)  # The next power of 2 of PLACES.
 _PLACES = tl.constexpr(PLACES)
-_TRIAL = tl.constexpr(TRIAL)
-_LEAST_READ = tl.constexpr(LEAST_READ)
+_LEAST_RIGHT = tl.constexpr(LEAST_RIGHT)
 _KEPT = tl.constexpr(KEPT)
 
 
 @triton.jit(do_not_specialize=["length"])
-def _choose(guess, length, cold, slots, counts, paid, turn, units,
+def _choose(guess, length, cold, slots, counts, lately, units,
             GUESSES: tl.constexpr):
-    """Writes the experts to copy, and no copied block of any of them."""
+    """Writes the cold experts, no copied block of any of them, and whether
+    they are to be copied."""
     i = tl.arange(0, GUESSES)
     ids = tl.load(guess + i, mask=i < length, other=-1)
     valid = (ids >= 0) & (ids < units)
@@ -42,10 +42,7 @@ def _choose(guess, length, cold, slots, counts, paid, turn, units,
              & valid[None, :])
     named = valid & (tl.sum(again.to(tl.int32), 1) == 0)
     wanted = named & (tl.load(cold + ids, mask=named, other=0) != 0)
-    now = tl.load(turn) + 1
-    pays = tl.where(tl.load(paid + 1) >= tl.load(paid) * _LEAST_READ, 1, 0)
-    pays = tl.where(now % _TRIAL == 0, 1, pays)
-    wanted = wanted & ((i + 1) * pays > 0)
+    pays = tl.load(lately + 1) >= tl.load(lately) * _LEAST_RIGHT
     place = tl.cumsum(wanted.to(tl.int32), 0) - 1
     s = tl.arange(0, _SLOTS)
     here = (wanted[None, :] & (place[None, :] == s[:, None])
@@ -53,7 +50,7 @@ def _choose(guess, length, cold, slots, counts, paid, turn, units,
     tl.store(slots + s, tl.max(
         tl.where(here, ids[None, :], -1), 1).to(tl.int32))
     tl.store(slots + _SLOTS + s, tl.zeros([_SLOTS], tl.int32))
-    tl.store(turn, now)
+    tl.store(slots + 2 * _SLOTS, pays.to(tl.int32))
     tl.store(counts, tl.load(counts) + tl.sum(named.to(tl.int64), 0))
 
 
@@ -84,9 +81,10 @@ def _copy_expert(weight, words, expert, place, answered, units,
 @triton.jit
 def _copy(slots, answered, first, units, one, one_words, other, other_words,
           BLOCK: tl.constexpr):
+    pays = tl.load(slots + 2 * _SLOTS)
     for s in range(_PLACES):
         expert = tl.load(slots + s)
-        if expert >= 0:
+        if (expert >= 0) & (pays != 0):
             copied = _copy_expert(one, one_words, expert, first + s, answered,
                                   units, BLOCK)
             copied += _copy_expert(other, other_words, expert, first + s,
@@ -106,25 +104,27 @@ def _answer(chosen, length, answered, touched, units, CHOSEN: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["length"])
-def _rename(chosen, length, renamed, slots, answered, counts, paid, first, units,
-            blocks, block_bytes, CHOSEN: tl.constexpr, UNITS: tl.constexpr):
+def _rename(chosen, length, renamed, slots, answered, counts, lately, first,
+            units, blocks, block_bytes, CHOSEN: tl.constexpr,
+            UNITS: tl.constexpr):
     i = tl.arange(0, CHOSEN)
     s = tl.arange(0, _SLOTS)
     ids = tl.load(chosen + i, mask=i < length, other=-1)
     expert = tl.load(slots + s)
     copied = tl.load(slots + _SLOTS + s)
     # All loads before any store: a load behind a store waits for its value.
-    was_copied, was_read = tl.load(paid), tl.load(paid + 1)
+    was_guessed, was_right = tl.load(lately), tl.load(lately + 1)
     fetched, fetched_read = tl.load(counts + 1), tl.load(counts + 2)
-    has_all = (expert >= 0) & (copied == blocks)
-    same = (ids[:, None] == expert[None, :]) & has_all[None, :]
+    wanted = expert >= 0
+    right = (ids[:, None] == expert[None, :]) & wanted[None, :]
+    same = right & (copied == blocks)[None, :]
     place = tl.max(tl.where(same, s[None, :], -1), 1)
     tl.store(renamed + i, tl.where(place >= 0, first + place, ids),
              mask=i < length)
     found = tl.sum(tl.max(same.to(tl.int32), 0), 0)
-    tl.store(paid, was_copied * _KEPT
-             + tl.sum((copied > 0).to(tl.float32), 0))
-    tl.store(paid + 1, was_read * _KEPT + found.to(tl.float32))
+    tl.store(lately, was_guessed * _KEPT + tl.sum(wanted.to(tl.float32), 0))
+    tl.store(lately + 1, was_right * _KEPT
+             + tl.sum(tl.max(right.to(tl.int32), 0), 0).to(tl.float32))
     tl.store(counts + 1, fetched + tl.sum(copied.to(tl.int64), 0) * block_bytes)
     tl.store(counts + 2, fetched_read
              + found.to(tl.int64) * blocks * block_bytes)
@@ -141,9 +141,10 @@ class CudaPlaces(Places):
         super().__init__(weights, units, first, _seen_by_gpu(cold, shared),
                          touched, shared)
         device = shared.counts.device
-        self._slots = torch.full((2 * _SLOTS.value,), -1, dtype=torch.int32,
-                                 device=device)
-        self._slots[_SLOTS.value:] = 0
+        # The experts, their copied blocks, and whether any are to be copied.
+        self._slots = torch.zeros(2 * _SLOTS.value + 1, dtype=torch.int32,
+                                  device=device)
+        self._slots[:_SLOTS.value] = -1
         # A mark for each that was chosen, and that the router has answered.
         self._answered = torch.zeros(units + 1, dtype=torch.int32,
                                      device=device)
@@ -165,7 +166,7 @@ class CudaPlaces(Places):
         shared = self._shared
         guess = guess.contiguous()
         _choose[(1,)](guess, guess.numel(), self._cold, self._slots,
-                      shared.counts, shared.paid, shared.turn, self._units,
+                      shared.counts, shared.lately, self._units,
                       GUESSES=_width(guess), num_warps=1)
         _copy[(_BLOCKS,)](self._slots, self._answered, self._first, self._units,
                           self._flat[0], self._words[0], self._flat[1],
@@ -181,7 +182,7 @@ class CudaPlaces(Places):
         chosen = chosen.contiguous()
         renamed = torch.empty_like(chosen)
         _rename[(1,)](chosen, chosen.numel(), renamed, self._slots,
-                      self._answered, shared.counts, shared.paid, self._first,
+                      self._answered, shared.counts, shared.lately, self._first,
                       self._units, self._blocks, 4 * _BLOCK,
                       CHOSEN=_width(chosen), UNITS=_power(self._units + 1),
                       num_warps=1)
