@@ -24,9 +24,10 @@ Threads: any; a thread's pairs are its own, claimers are global.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import weakref
-from typing import Any, Callable, Optional, Protocol
+from typing import Any, Callable, Iterator, Optional, Protocol
 
 import torch
 from torch.utils._pytree import tree_map_only
@@ -124,14 +125,30 @@ def push(packer: Packer | None = None) -> Pair | None:
     return pair
 
 
+@contextlib.contextmanager
+def pushed(packer: Packer | None = None) -> Iterator[None]:
+    """`push` for a block."""
+    pair = push(packer)
+    try:
+        yield
+    finally:
+        if pair is not None:
+            pair.remove()
+
+
 _claimers: tuple[Claim, ...] = ()
 
 
 def add_claimer(claim: Claim) -> None:
     """From now on each pushed pair asks it first, for each tensor, with
-    gradients off."""
+    gradients off. It is kept until `remove_claimer`."""
     global _claimers
     _claimers = (*_claimers, claim)
+
+
+def remove_claimer(claim: Claim) -> None:
+    global _claimers
+    _claimers = tuple(one for one in _claimers if one != claim)
 
 
 def _top() -> Any:
