@@ -197,3 +197,19 @@ def test_whatever_comes_before_whichever_call(make_hoistd, monkeypatch, name,
                 break
             number += 1
     assert failed and number > 5
+
+
+def test_what_is_not_there_is_told_where_the_model_is(make_hoistd,
+                                                      monkeypatch):
+    """A forgotten model is another error; see test_in_place_disk.py."""
+    make_hoistd(pool=8 * MIB, host=32 * MIB)
+
+    def plan(*_: Any) -> None:
+        raise hoist.NotFound("hoistd no longer has device 7")
+
+    monkeypatch.setattr("hoist.nn._api.assemble._plan", plan)
+    model = made(KINDS["streamed"])
+    own = Belongings(model)
+    with pytest.raises(hoist.NotFound, match="no longer has device 7"):
+        hoist.attach(model, **KINDS["streamed"].options)
+    own.assert_all_there()

@@ -92,14 +92,15 @@ def assemble(root: nn.Module, wanted: Wanted, specs: list[GroupSpec],
             attachment.install(again(attachment.original))
         libraries.know(root)
     except BaseException as error:
+        forgotten = uses.forgotten() if isinstance(error, NotFound) else None
         lost = undo(attachment)
         if lost:
             raise attachment.loss(
                 f"attach has failed ({error}) after weights of the module were "
                 'given up on the way, as hand_over="by_group" says', lost
             ) from error
-        if isinstance(error, NotFound):
-            raise _forgotten(original.name if original else name) from error
+        if forgotten is not None:
+            raise _forgotten(forgotten) from error
         raise
     return attachment
 

@@ -46,6 +46,21 @@ class Uses:
         self.add(session, there)
         return there
 
+    def forgotten(self) -> str | None:
+        """The name of one that hoistd no longer has; None: it has all."""
+        for model in {one.id: one for one in self._models.values()}.values():
+            assert self._session is not None
+            try:
+                there = self._session.model(model.name)
+            except NotFound:
+                return model.name
+            except HoistError:
+                continue
+            self.add(self._session, there)
+            if there.id != model.id:
+                return model.name
+        return None
+
     def _begin(self, session: _session.Session) -> None:
         if session is not self._session:
             self._session, self._models, self._new = session, {}, set()
