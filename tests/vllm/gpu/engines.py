@@ -165,9 +165,9 @@ def children(pid: int) -> list[int]:
         told.exists()) else []
 
 
-def second_gpu() -> dict[str, str]:
-    """The variables of an engine that is to run on the last of several; empty,
-    if there is one."""
+def other_gpu() -> dict[str, str]:
+    """The variables of an engine that is to run on the last GPU; empty, if it
+    is the only one."""
     said = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True,
                           text=True) if shutil.which("nvidia-smi") else None
     count = len(said.stdout.splitlines()) if said else 0

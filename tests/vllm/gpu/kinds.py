@@ -7,7 +7,7 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING, Any, Sequence
 
-from engines import (GIB, MIB, Engine, RealDaemon, gpu_mib, hoistd, second_gpu,
+from engines import (GIB, MIB, Engine, RealDaemon, gpu_mib, hoistd, other_gpu,
                      why_not)
 from steps import rates_of
 
@@ -75,7 +75,8 @@ def large(run: Run) -> None:
                 host_gib=int(1.8 * layers) + 4) as daemon:
         options = {"model": str(place.of("gpt_oss_large")),
                    "moe_backend": "marlin", "most_bytes": 24 * 10**9}
-        offloaded = round(place.bytes_of("gpt_oss_large") / GIB - budget, 2)
+        offloaded = max(0.0, round(
+            place.bytes_of("gpt_oss_large") / GIB - budget, 2))
         _in_place(run, daemon, f"{layers} layers of gpt-oss-120b",
                   (f"{budget}GiB",), patience_s=540,
                   offload_gb=offloaded, **options)
@@ -96,10 +97,10 @@ def _in_place(run: Run, daemon: RealDaemon, what: str,
     then say nothing."""
     options = {"compilation_config": GRAPHS, **options}
     engines = [run.begin(f"plain, {what}", **options)]
-    if offload_gb and second_gpu():  # 36 layers do not fit beside plain's.
+    if offload_gb and other_gpu():  # 36 layers do not fit beside plain's.
         engines.append(run.begin(f"--cpu-offload-gb {offload_gb}, {what}",
                                  cpu_offload_gb=offload_gb,
-                                 variables=second_gpu(), **options))
+                                 variables=other_gpu(), **options))
     engines += [
         run.begin(f"hoist, in place, {budget}, {what}", socket=daemon.socket,
                   **options, load_format="hoist", model_loader_extra_config={
