@@ -50,7 +50,8 @@ in_place = "{pool}MiB"
 level = "error"
 """
 CHOSEN = 8
-LEARN, TOKENS = 100, 120
+LEARN, TOKENS = 400, 120
+ADVANCE = 100  # Tokens between two looks at what is hot.
 
 
 class Replay:
@@ -258,8 +259,8 @@ class Rows:
         model = self._model
         if right is not None:
             model.replay.guess_right(right)
-        for _ in range(4):
-            decode.run(0, LEARN)
+        for first in range(0, LEARN, ADVANCE):
+            decode.run(first, ADVANCE)
             hoist.advance(model, wait=True)
         before = hoist.stats(model)
         took = decode.run(LEARN, TOKENS)
