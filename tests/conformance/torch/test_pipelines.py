@@ -16,6 +16,7 @@ numpy = pytest.importorskip("numpy")
 import hoist  # noqa: E402
 from equal import same_bytes  # noqa: E402
 from hoist.nn import IdleTensor  # noqa: E402
+from hoist.nn._tree import layout  # noqa: E402
 from pipelines import KINDS  # noqa: E402
 from sampled import sampled  # noqa: E402
 from torch import nn  # noqa: E402
@@ -201,8 +202,11 @@ def test_the_decoder_is_asked_for_on_the_host_before_the_last_step(
     assert sum(vae in names for _, names, _ in asked) == 2
 
 
+@pytest.mark.parametrize("parts", [False, True])
 def test_a_budget_below_a_component_is_refused_with_what_would_do(
-        hoistd, device):
+        hoistd, device, monkeypatch, parts):
+    if parts:  # A block's are needed at once.
+        monkeypatch.setattr(layout, "_LARGE", 8 << 10)
     pipe = FLUX.make()
     before = {name: one.state_dict() for name, one in modules_of(pipe).items()}
     with pytest.raises(hoist.ResourceExhausted, match='component "tr'):

@@ -29,12 +29,8 @@ class Component:
         self.name = name
         self.attachment = attachment
         self.called = called
-        groups = [(group.staged.image_bytes, group.pinned)
-                  for group in attachment.groups]
         self.whole = attachment.image_bytes
-        pinned = sum(nbytes for nbytes, pinned in groups if pinned)
-        self.least = pinned + max(
-            (nbytes for nbytes, pinned in groups if not pinned), default=0)
+        self.least = attachment.planning.least_bytes(attachment.parts[0])
         self.granted = self.whole  # 0: it has no plan.
         self.takes_steps = _takes_steps(attachment.root)
         self.calls = 0  # Seen since its turn began.

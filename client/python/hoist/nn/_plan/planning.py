@@ -331,7 +331,7 @@ class Planning:
                 f"a budget of {amount} bytes is too small: {pinned} bytes are "
                 "pinned, being needed while other groups come and go; the "
                 "least that would be enough is "
-                f"{self._least_bytes(part)} bytes")
+                f"{self.least_bytes(part)} bytes")
         return amount - pinned
 
     def bytes_beside(self, part: DevicePart, budget: Budget) -> int:
@@ -347,7 +347,7 @@ class Planning:
         return sum(group.staged.image_bytes for group in self._groups
                    if group.pinned and group.part is part)
 
-    def _least_bytes(self, part: DevicePart) -> int:
+    def least_bytes(self, part: DevicePart) -> int:
         """The smallest budget: all pinned groups, and the largest block."""
         return self.pinned_bytes(part) + max(
             (sum(group.staged.image_bytes for group in groups)
@@ -364,7 +364,7 @@ class Planning:
         return ResourceExhausted(
             f"{error}; besides, {pinned} bytes of the budget are pinned: "
             "groups that are needed while others come and go; the least that "
-            f"would be enough is {self._least_bytes(part)} bytes in all")
+            f"would be enough is {self.least_bytes(part)} bytes in all")
 
     # Facts.
 
