@@ -82,6 +82,20 @@ def test_names_and_leaves_of_the_caller_are_whole(device):
             assert not [one for one in group_names(model) if "/" in one]
 
 
+@pytest.mark.parametrize("pool", [8, 64])
+def test_without_a_budget_what_exceeds_the_device_has_parts(make_hoistd, device,
+                                                            pool):
+    make_hoistd(pool=pool << 20, slab=2 << 20, host=64 << 20)
+    model, x = Stack(BLOCKS, 256).eval(), numbers(3, 256).to(device)
+    whole = copy.deepcopy(model).to(device)
+    nbytes = sum(one.nbytes for one in model.parameters())
+    with attached(model), torch.no_grad():
+        assert (nbytes > pool << 20) == any(
+            "/" in one for one in group_names(model))
+        for _ in range(3):
+            assert_equal_outputs(model(x), whole(x))
+
+
 @pytest.mark.usefixtures("hoistd")
 def test_casts_have_whole_blocks(device):
     with attached(stack(), storage_dtype=torch.bfloat16) as model:

@@ -123,13 +123,15 @@ class Wanted:
         session = given.pop("session", None) or default_session()
         return cls(session=session, **given)
 
-    @property
-    def in_parts(self) -> bool:
-        """Large blocks are several groups, so that a budget pays for a part of
-        each. Casts share one scratch, which a block's parts would need at once.
-        Without a budget most modules fit, and more groups take longer to wake.
+    def in_parts(self, nbytes: int) -> bool:
+        """Large blocks of a module of so many bytes are several groups, so that
+        device memory for a part of it pays for a part of each. Casts share one
+        scratch, which a block's parts would need at once. A module that fits
+        has whole blocks, as more groups take longer to wake.
         """
-        return self.budget is not None and self.storage_dtype is None
+        return self.storage_dtype is None and (
+            self.budget is not None or
+            nbytes > max(one.pool_bytes for one in self.session.devices))
 
     @property
     def terms(self) -> PlanTerms:

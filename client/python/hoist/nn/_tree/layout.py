@@ -8,7 +8,7 @@ attachment's life instead of a turn in the plan's ring.
 from __future__ import annotations
 
 import dataclasses
-from typing import Iterable
+from typing import Callable, Iterable
 
 import torch
 from torch import nn
@@ -60,10 +60,12 @@ class GroupSpec:
 
 
 def lay_out(root: nn.Module, groups: Groups, excluded: set[nn.Module],
-            in_parts: bool = False) -> list[GroupSpec]:
+            in_parts: Callable[[int], bool] = lambda _: False
+            ) -> list[GroupSpec]:
     """Groups in the order of the tree, each with weights.
 
-    in_parts: large blocks are several groups.
+    in_parts: whether large blocks are several groups, of a module of so many
+        bytes.
     """
     weights = take_inventory(root, excluded)
     modules = group_modules(root, groups, excluded)
@@ -97,7 +99,9 @@ def lay_out(root: nn.Module, groups: Groups, excluded: set[nn.Module],
     if groups == "leaf":
         _pin_small(found)
     by_block = groups == "block" or isinstance(groups, tuple)
-    return _in_parts(found) if in_parts and by_block else found
+    if by_block and in_parts(sum(spec.nbytes for spec in found)):
+        return _in_parts(found)
+    return found
 
 
 # Bytes of a block that has parts. Below, the host time of another group's turn
