@@ -11,7 +11,8 @@ Routing is a trace by Zipf's law, in another order of experts in each layer. A g
 a layer has all its experts, of which the part `right` is right; the others are likely
 by the same law. Rows: all experts resident; read in place, as without ahead=; and
 fetched ahead. All run in one CUDA graph a row (eagerly on the emulated device), after
-the hot set is learnt. The places for copies are part of what is hot.
+the hot set is learnt. The places for copies are part of what is hot; all 48 layers
+share them, so these layers pay their part.
 
 cold MB: what a token chose of cold experts. wasted: bytes that were copied and not
 read, of all over the link. came: of the cold reads, those whose copy had come. libhoist
@@ -32,6 +33,7 @@ import hoist
 import numpy as np
 import torch
 from hoist.nn._plan import places
+from hoist.nn._plan.ahead import RINGS
 from torch import nn
 from torch.nn import functional as F
 from transformers.models.qwen3_moe.modeling_qwen3_moe import (
@@ -52,6 +54,7 @@ level = "error"
 CHOSEN = 8
 LEARN, TOKENS = 400, 120
 ADVANCE = 100  # Tokens between two looks at what is hot.
+DEPTH = 48  # Layers of the model that these stand for.
 
 
 class Replay:
@@ -248,10 +251,19 @@ class Rows:
             self.rows.append((str(us), "all", "", f"{self._resident[us]:.2f}",
                               "1.00", "", "", "", "", ""))
 
-    def hot(self, part: float) -> None:
+    def hot(self, part: float, ahead: bool) -> None:
         stats = hoist.stats(self._model)
         hoist.set_budget(self._model, stats.model_bytes - stats.in_place_bytes
-                         + int(part * stats.in_place_bytes))
+                         + int(part * stats.in_place_bytes)
+                         + (self._not_theirs() if ahead else 0))
+
+    def _not_theirs(self) -> int:
+        """Of the places' bytes, the part of layers that are not here."""
+        experts = self._model.layers[0].mlp.experts
+        one = sum(weight.nbytes for weight in experts.parameters()
+                  ) // experts.num_experts
+        return int(RINGS * places.PLACES * one
+                   * max(0, 1 - len(self._model.layers) / DEPTH))
 
     def row(self, us: int, hot: float, right: float | None, decode: Decode
             ) -> None:
@@ -287,12 +299,12 @@ class Rows:
         hoist.attach(model, budget=1.0, in_place="experts", ahead=ahead,
                      name="mixture", session=self._session)
         print(f"attached in {time.perf_counter() - begin:.1f} s", flush=True)
-        self.hot(arguments.hot[0])
+        self.hot(arguments.hot[0], bool(ahead))
         for us in arguments.attention:
             self._attention(us)
             decode = Decode(model)
             for hot in arguments.hot:
-                self.hot(hot)
+                self.hot(hot, bool(ahead))
                 for right in arguments.right if ahead else [None]:
                     self.row(us, hot, right, decode)
             del decode

@@ -111,7 +111,8 @@ def run(arguments: argparse.Namespace, device: torch.device) -> None:
     expected = None
     for name, groups in (("whole blocks", whole), ("block", "block"),
                          ("leaf", "leaf")):
-        hoist.attach(model, groups=groups, deadline=120)
+        # A budget gives large blocks parts.
+        hoist.attach(model, arguments.budgets[0], groups=groups, deadline=120)
         for budget in [1.0, *arguments.budgets]:
             rate = link_rate(device)
             hoist.set_budget(model, budget)

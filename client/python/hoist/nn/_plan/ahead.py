@@ -22,7 +22,7 @@ from .places import PLACES, Places, Shared
 from .routers import Routers
 
 _PAGE = 2 << 20
-_RINGS = 2  # In turn: a layer's experts are read while the next one's come.
+RINGS = 2  # In turn: a layer's experts are read while the next one's come.
 # Of a layer's experts, the part that a batch's tokens may choose. More of them
 # would read most of the experts.
 _MOST_CHOSEN = 4
@@ -104,7 +104,7 @@ class Ahead:
             for at, (name, nbytes) in enumerate(size.items()):
                 unit = nbytes // stack.units
                 more = (_pages((first + PLACES) * unit) - _pages(nbytes))
-                key = number % _RINGS, at, stack.units, unit
+                key = number % RINGS, at, stack.units, unit
                 self._rings[name] = more, numbers.setdefault(key, len(numbers))
 
     def ring_of(self, weight: InPlaceWeight) -> tuple[int, int]:
