@@ -57,13 +57,17 @@ class Place:
     def make(self, *kinds: str, layers: int = 16) -> None:
         """Another process makes what is not there, so that none of the GPU's
         memory is this one's."""
+        if all(self.of(kind).exists() for kind in kinds):
+            return
         size = (str(layers), *(("512", "2048") if self.small
                                else ("4096", "32000")))
         subprocess.run([sys.executable, str(HERE / "model.py"),
                         str(self.model), *size, *kinds], check=True)
 
     def options(self, **given: Any) -> dict[str, Any]:
-        """Of an engine."""
+        """Of an engine; its model is the Llama, if none is given."""
+        if "model" not in given:
+            self.make("llama")
         return {"model": str(self.model), "load_format": "auto",
                 "enforce_eager": False, "max_model_len": 2048,
                 "kv_cache_memory_bytes": 64 * MIB if self.small else 2 * GIB,

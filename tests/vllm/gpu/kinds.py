@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from typing import TYPE_CHECKING, Any, Sequence
 
@@ -31,7 +30,7 @@ def kinds(run: Run) -> None:
     """An engine of each kind, all of them plain, then all of them hoist's.
     Without torch.compile, which would take most of the time; with CUDA graphs
     of decoding."""
-    run.place.make("blocks", "mixture", "adapter")
+    run.place.make("llama", "blocks", "mixture", "adapter")
     want: dict[str, Any] = {}
     _kinds(run, {kind: _begin(run, "plain", kind) for kind in KINDS}, want)
     with hoistd(run.place, gib=20) as daemon:  # For all kinds at once.
@@ -65,10 +64,10 @@ def quantised(run: Run) -> None:
 def large(run: Run) -> None:
     """gpt-oss of $HOIST_ENGINE_LAYERS of the 120B one's 36 layers, within 24 GB
     of the device: in CUDA graphs, beside vLLM's own offloading of all else
-    (where there is a second GPU), and eagerly. Each layer takes 1.7 GB of the
-    disk, and twice 1.8 GB of the host."""
-    layers = int(os.environ.get("HOIST_ENGINE_LAYERS", "24"))
-    place = dataclasses.replace(run.place, model=run.place.caches / "model")
+    (where there is a second GPU), and eagerly. Each layer takes 5.5 GB of the
+    host: its file, and twice its experts."""
+    layers = int(os.environ.get("HOIST_ENGINE_LAYERS", "18"))
+    place = run.place
     place.make("gpt_oss_large", layers=layers)
     budget = 17  # GiB of weights.
     with hoistd(run.place, gib=budget + 1,

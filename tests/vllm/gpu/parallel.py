@@ -26,7 +26,7 @@ ENGINES: dict[str, tuple[str, dict[str, Any] | None]] = {
 def parallel(run: Run) -> None:
     """Each rank has its shard of one hoistd, which is killed under its keeper
     at the end. CUDA graphs of decoding, without torch.compile."""
-    run.place.make("mixture")
+    run.place.make("llama", "mixture")
     with hoistd(run.place, keeper=True) as daemon:
         engines = {name: _begin(run, name, daemon) for name in ENGINES}
         want: dict[str, Any] = {}

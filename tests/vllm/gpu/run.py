@@ -110,7 +110,6 @@ def main(given: list[str]) -> int:
     place = Place(*where.values(), small=small)
     place.logs.mkdir(parents=True, exist_ok=True)
     run = Run(place)
-    place.make("llama")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to end"))
     try:
         for name in wanted:
