@@ -157,7 +157,8 @@ def refused_as(act: str) -> tuple[type[Exception], str]:
         "done with": (NothingRefused, ""),
         "forget": (hoist.Aborted, "attach again"),
         "quota": (hoist.ResourceExhausted, "raise quota.device_bytes"),
-        "full": (hoist.ResourceExhausted, "where 0 are free"),
+        "full": (hoist.ResourceExhausted,
+                 "are free: No space left on device"),
         "writes fail": (hoist.ResourceExhausted, "raise RLIMIT_FSIZE"),
         "reads fail": (hoist.DataLoss, "publish it again")}[act]
 
