@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from typing import TYPE_CHECKING, Any, Sequence
 
@@ -67,9 +68,10 @@ def large(run: Run) -> None:
     (where there is a second GPU), and eagerly. Each layer takes 5.5 GB of the
     host: its file, and twice its experts."""
     layers = int(os.environ.get("HOIST_ENGINE_LAYERS", "18"))
-    place = run.place
+    place = dataclasses.replace(run.place, model=run.place.model.with_name(
+        f"{run.place.model.name}-{layers}"))
     place.make("gpt_oss_large", layers=layers)
-    budget = 17  # GiB of weights.
+    budget = 16  # GiB of weights.
     with hoistd(run.place, gib=budget + 1,
                 host_gib=int(1.8 * layers) + 4) as daemon:
         options = {"model": str(place.of("gpt_oss_large")),
