@@ -57,6 +57,7 @@
 #include <vector>
 
 #include "hoist/torch/bind.h"
+#include "hoist/torch/parts.h"
 
 namespace hoist {
 inline namespace v0 {
@@ -88,7 +89,8 @@ struct AttachOptions {
   // True: the buffer is never written. Empty: none is hoisted.
   std::function<bool(const std::string& name, const at::Tensor& buffer)>
       hoist_buffer;
-  // Groups of a pass. Empty: the module's order, until the first EndPass.
+  // Groups or blocks of a pass. Empty: the module's order, until the first
+  // EndPass.
   std::vector<std::string> order;
   // Budget, device, share of the link; `order` is the one above.
   PlanOptions plan;
@@ -176,12 +178,12 @@ class Attached {
     }
     return UseGroups(found->second);
   }
-  // By the name of a group, or else of a module.
+  // By the name of a group or a block, or else of a module.
   Result<Scope> Use(const std::string& name) {
     if (state_ == nullptr) return MovedFrom();
     if (state_->staged.has_value()) {
-      Result<uint32_t> group = state_->staged->model().FindGroup(name);
-      if (group.ok()) return UseGroups({*group});
+      auto groups = internal::GroupsNamed(state_->staged->model(), name);
+      if (groups.ok()) return UseGroups(*groups);
     }
     const auto found = state_->modules.find(name);
     if (found == state_->modules.end()) {
@@ -240,15 +242,15 @@ class Attached {
   Status SetBudget(uint64_t bytes) {
     return Live([&] { return state_->staged->SetBudget(bytes); });
   }
-  // One pass's groups by name, in order of use; groups may repeat. Learning
-  // ends. NotFound: no such group; the plan is unchanged.
+  // One pass's groups or blocks by name, in order of use; they may repeat.
+  // Learning ends. NotFound: no such group; the plan is unchanged.
   Status SetOrder(const std::vector<std::string>& groups) {
     return Live([&]() -> Status {
       std::vector<uint32_t> order;
       for (const std::string& name : groups) {
-        Result<uint32_t> group = state_->staged->model().FindGroup(name);
-        if (!group.ok()) return group.status();
-        order.push_back(*group);
+        auto found = internal::GroupsNamed(state_->staged->model(), name);
+        if (!found.ok()) return found.status();
+        order.insert(order.end(), found->begin(), found->end());
       }
       return state_->staged->SetOrder(order);
     });

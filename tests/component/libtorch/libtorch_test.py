@@ -45,18 +45,20 @@ import sys, torch, hoist
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.scale = torch.nn.Parameter(torch.arange(64) / 64)
-        self.blocks = torch.nn.ModuleList(
-            torch.nn.Linear(64, 64) for _ in range(4))
+        self.scale = torch.nn.Parameter(torch.arange(2100) / 2100)
+        self.blocks = torch.nn.ModuleList(torch.nn.Sequential(
+            torch.nn.Linear(2100, 2100), torch.nn.Linear(2100, 2100))
+            for _ in range(3))
         with torch.no_grad():
-            for i, one in enumerate(self.blocks):
-                one.weight.copy_(torch.arange(64 * 64).reshape(64, 64) + i)
-                one.bias.copy_(torch.arange(64) - i)
+            for i, block in enumerate(self.blocks):
+                for j, one in enumerate(block):
+                    one.weight.fill_(2 * i + j)
+                    one.bias.copy_(torch.arange(2100) - i)
     def forward(self, x):
         for one in self.blocks:
             x = one(x) * self.scale
         return x
-net = hoist.attach(Net(), budget="1MiB")
+net = hoist.attach(Net(), budget="64MiB")
 print("attached", flush=True)
 sys.stdin.read()
 """
@@ -93,8 +95,9 @@ class LibTorch(unittest.TestCase):
                     ";".join(str(ROOT / "tests/component/libtorch" / name)
                              for name in ("again.cc", "check.cc", "compiled.cc",
                                           "death.cc", "in_place.cc",
-                                          "kept.cc", "shared.cc",
-                                          "undone.cc", "views.cc")))
+                                          "kept.cc", "parts.cc",
+                                          "shared.cc", "undone.cc",
+                                          "views.cc")))
         # As many as ctest counts it for; each takes some GB of memory.
         cls.command("cmake", "--build", cls.bin, "--parallel", 2)
 
@@ -107,10 +110,9 @@ class LibTorch(unittest.TestCase):
             raise AssertionError(f"{words}: {done.returncode}\n{done.stdout}")
         return done.stdout
 
-    def daemon(self, pool: int,
-               keeper: pathlib.Path | None = None) -> RealDaemon:
-        daemon = RealDaemon(ARGS.hoistd, pool=pool, host=256 * MIB,
-                            keeper=keeper)
+    def daemon(self, pool: int, keeper: pathlib.Path | None = None,
+               host: int = 256 * MIB) -> RealDaemon:
+        daemon = RealDaemon(ARGS.hoistd, pool=pool, host=host, keeper=keeper)
         self.addCleanup(daemon.stop)
         daemon.until_served()
         return daemon
@@ -132,6 +134,13 @@ class LibTorch(unittest.TestCase):
                            re.MULTILINE)
         self.assertIsNotNone(passed, said)
         self.assertGreaterEqual(int(passed.group(1)), 8, said)
+
+    def test_a_budget_pays_for_a_part_of_each_large_block(self) -> None:
+        daemon = self.daemon(pool=96 * MIB, host=384 * MIB)
+        said = self.command(self.bin / "parts", daemon.socket)
+        print(said)
+        self.assertRegex(said, re.compile("^5 passed, 0 failed, 0 skipped$",
+                                          re.MULTILINE))
 
     def test_attaches_that_fail(self) -> None:
         daemon = self.daemon(pool=64 * MIB)
@@ -186,7 +195,7 @@ class LibTorch(unittest.TestCase):
         self.assertRegex(said, re.compile("^2 passed, 0 failed$", re.MULTILINE))
 
     def test_a_pytorch_worker_has_the_same_model(self) -> None:
-        daemon = self.daemon(pool=64 * MIB)
+        daemon = self.daemon(pool=192 * MIB)
         environment = {**os.environ, "HOIST_SOCKET": str(daemon.socket),
                        "HOIST_BUILD_DIR": str(ARGS.build),
                        "PYTHONPATH": str(ROOT / "client/python")}

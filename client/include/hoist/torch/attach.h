@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "hoist/torch.h"
+#include "hoist/torch/parts.h"
 #include "hoist/torch/publish.h"
 
 namespace hoist {
@@ -90,6 +91,7 @@ class Attacher {
   Status MakePlan() {
     PlanOptions plan = options_.plan;
     if (Status s = FillOrder(*model_, &plan); !s.ok()) return s;
+    if (plan.blocks.empty() && !options_.rule) plan.blocks = BlocksOf(*model_);
     state_->turn_deadline = options_.turn_deadline;
     Result<StagedTensors> staged = StagedTensors::Create(
         session_, std::move(*model_), plan, state_->bindings.source->at);
@@ -102,10 +104,10 @@ class Attacher {
 
   // The caller's order; else the module's own, until EndPass learns another.
   Status FillOrder(const Model& model, PlanOptions* plan) const {
-    for (const std::string& group : options_.order) {
-      Result<uint32_t> index = model.FindGroup(group);
-      if (!index.ok()) return index.status();
-      plan->order.push_back(*index);
+    for (const std::string& name : options_.order) {
+      Result<std::vector<uint32_t>> groups = GroupsNamed(model, name);
+      if (!groups.ok()) return groups.status();
+      plan->order.insert(plan->order.end(), groups->begin(), groups->end());
     }
     if (!plan->order.empty()) return Status();
     plan->learn = true;

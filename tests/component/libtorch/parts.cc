@@ -1,0 +1,172 @@
+// Large blocks of hoist/torch.h's modules are several groups, so that a budget
+// pays for a part of each.
+//
+//   parts SOCKET [NAME]
+//
+// The device's pool has 96 MiB, the host's 384.
+#include <hoist/torch.h>
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "check.h"
+#include "tensors.h"
+
+namespace {
+
+namespace nn = torch::nn;
+namespace ht = hoist::torch;
+using namespace hoist_check;  // NOLINT
+using hoist::Code;
+
+constexpr int kBlocks = 4, kLayers = 4, kWidth = 1500;
+constexpr uint64_t kBlock = kLayers * (kWidth + 1) * kWidth * sizeof(float);
+
+std::string socket_path;
+
+hoist::Session Connect() {
+  hoist::ConnectOptions options;
+  options.socket_path = socket_path;
+  return Take(hoist::Session::Connect(options));
+}
+
+struct BlockImpl : nn::Module {
+  explicit BlockImpl(uint64_t seed)
+      : layers(register_module("layers", Linears(seed, kLayers, kWidth))) {}
+  Tensor forward(const Tensor& x) { return layers->forward(x); }
+
+  nn::Sequential layers;
+};
+TORCH_MODULE(Block);
+
+nn::Sequential MakeNet() {
+  nn::Sequential net;
+  for (int i = 0; i < kBlocks; ++i) net->push_back(Block(i + 1));
+  return net;
+}
+
+// A plain module's outputs, and an equal one that is attached.
+struct World {
+  explicit World(const ht::AttachOptions& options) {
+    attached.emplace(Take(ht::Attach(*net, session, options)));
+    x = torch::rand({2, kWidth}).to(attached->device());
+    plain->to(attached->device());
+    expected = plain->forward(x);
+  }
+  void Pass() {
+    EXPECT(SameBits(Take(attached->Run(*net, x)), expected));
+    Ok(attached->EndPass());
+  }
+  std::vector<std::string> Groups() const {
+    std::vector<std::string> names;
+    for (uint32_t g = 0; g < attached->model().group_count(); ++g) {
+      names.emplace_back(attached->model().group_name(g));
+    }
+    return names;
+  }
+  uint64_t Streamed() const { return attached->plan().info().streamed_bytes; }
+
+  hoist::Session session = Connect();
+  nn::Sequential plain = MakeNet(), net = MakeNet();
+  Tensor x, expected;
+  std::optional<ht::Attached> attached;
+};
+
+ht::AttachOptions Budget(uint64_t bytes) {
+  ht::AttachOptions options;
+  options.plan.budget_bytes = bytes;
+  return options;
+}
+
+TEST(ABudgetKeepsAPartOfEachBlock) {
+  constexpr uint64_t kBudget = 11 * kBlock / 4;
+  uint64_t streamed = 0;
+  {
+    World world(Budget(kBudget));
+    EXPECT(world.Groups()[0] == "0/1" && world.Groups().size() > kBlocks);
+    for (int i = 0; i < 3; ++i) world.Pass();
+    streamed = world.Streamed();
+    Ok(world.attached->SetBudget(kBlock + kBlock / 4));
+    for (int i = 0; i < 3; ++i) world.Pass();
+    EXPECT(world.Streamed() > streamed);
+    Ok(world.attached->Detach());
+    world.net->to(world.x.device());
+    EXPECT(SameBits(world.net->forward(world.x), world.expected));
+  }
+  ht::AttachOptions whole = Budget(kBudget);
+  whole.rule = [](const std::string& name, const nn::Module&) {
+    return name.empty() ? std::nullopt : std::optional(name);
+  };
+  World world(whole);
+  EXPECT(world.Groups().size() == kBlocks);
+  for (int i = 0; i < 3; ++i) world.Pass();
+  EXPECT(streamed < world.Streamed());
+}
+
+TEST(WithoutABudgetWhatExceedsTheDeviceHasParts) {
+  World world({});
+  EXPECT(world.Groups().size() > kBlocks);
+  for (int i = 0; i < 3; ++i) world.Pass();
+}
+
+TEST(OrdersAndUsesNameBlocks) {
+  ht::AttachOptions options = Budget(2 * kBlock);
+  options.order = {"0", "1", "2", "3"};
+  World world(options);
+  world.Pass();
+  Ok(world.attached->SetOrder({"0", "1", "2", "3"}));
+  world.Pass();
+  {
+    const auto use = Take(world.attached->Use("2"));
+    const auto& block = world.plain->at<BlockImpl>(2);
+    EXPECT(SameBits(Take(world.attached->Value("2.layers.3.weight")),
+                    block.layers->at<nn::LinearImpl>(3).weight));
+  }
+  const auto part = world.attached->Use("2/1");
+  EXPECT(part.ok());
+  EXPECT(world.attached->SetOrder({"4"}).code() == Code::kNotFound);
+}
+
+TEST(AnotherAttachedFindsTheParts) {
+  World first(Budget(2 * kBlock));
+  first.Pass();
+  ht::AttachOptions options = Budget(kBlock + kBlock / 4);
+  options.model = std::string(first.attached->model().name());
+  Ok(first.attached->SetBudget(kBlock + kBlock / 4));
+  World second(options);
+  EXPECT(second.Groups() == first.Groups());
+  for (int i = 0; i < 3; ++i) {
+    first.Pass();
+    second.Pass();
+  }
+}
+
+TEST(TheLeastBudgetIsABlock) {
+  World world(Budget(2 * kBlock));
+  const hoist::Status refused = world.attached->SetBudget(kBlock / 2);
+  EXPECT(refused.code() == Code::kResourceExhausted);
+  EXPECT(Says(refused.message(), "the least that would be enough"));
+  world.Pass();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 2) return 2;
+  socket_path = argv[1];
+  const torch::NoGradGuard no_grad;
+  torch::set_num_threads(1);
+  int failed = 0, left_out = 0;
+  for (const Test& test : Tests()) {
+    if (argc > 2 && test.name != std::string(argv[2])) continue;
+    if (!RunOne(test, &left_out)) ++failed;
+  }
+  std::printf("%zu passed, %d failed, %d skipped\n",
+              Tests().size() - failed - left_out, failed, left_out);
+  return failed == 0 ? 0 : 1;
+}
