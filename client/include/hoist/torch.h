@@ -100,6 +100,22 @@ struct AttachOptions {
   std::chrono::milliseconds turn_deadline{0};
 };
 
+namespace internal {
+
+// Whether large blocks are several groups, of a module of so many bytes: it has
+// a budget, or exceeds any device.
+inline bool HasParts(const AttachOptions& options, uint64_t bytes,
+                     const Session& session) {
+  if (options.rule || options.groups != Groups::kBlock) return false;
+  uint64_t most = 0;
+  for (const hoist_device_info& device : session.devices()) {
+    most = std::max(most, device.pool_bytes);
+  }
+  return options.plan.budget_bytes > 0 || bytes > most;
+}
+
+}  // namespace internal
+
 // A module whose weights hoist keeps. Move-only; a moved-from one answers
 // InvalidArgument, and has no model, plan or device. Its destruction without
 // Detach leaves the module without weights until the next Attach: to their old

@@ -2,7 +2,6 @@
 #ifndef HOIST_TORCH_PUBLISH_H_
 #define HOIST_TORCH_PUBLISH_H_
 
-#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -32,7 +31,11 @@ class Publisher {
     }
     groups_ = GroupStored(tree_, stored_,
                           Grouper(tree_, options_.groups, options_.rule).Run());
-    if (HasParts()) groups_ = InParts(std::move(groups_), stored_);
+    uint64_t bytes = 0;
+    for (const Stored& one : stored_) bytes += one.to - one.from;
+    if (HasParts(options_, bytes, session_)) {
+      groups_ = InParts(std::move(groups_), stored_);
+    }
     if (groups_.empty()) {
       return Status(Code::kInvalidArgument,
                     "the module has no weight that hoist may keep");
@@ -51,17 +54,6 @@ class Publisher {
   const std::vector<StoredGroup>& groups() const { return groups_; }
 
  private:
-  // For blocks of a module that has a budget, or exceeds any device.
-  bool HasParts() const {
-    if (options_.rule || options_.groups != Groups::kBlock) return false;
-    uint64_t bytes = 0, most = 0;
-    for (const Stored& one : stored_) bytes += one.to - one.from;
-    for (const hoist_device_info& device : session_.devices()) {
-      most = std::max(most, device.pool_bytes);
-    }
-    return options_.plan.budget_bytes > 0 || bytes > most;
-  }
-
   // The bytes as host memory; on a GPU, a copy of them.
   static at::Tensor HostBytes(const Stored& stored) {
     c10::Storage storage(
