@@ -343,17 +343,44 @@ class Attached {
     Scope scope;
     state_->uses.fetch_add(1);
     scope.use_.reset(&state_->uses);
-    Status used = Live([&] {
-      for (const uint32_t group : groups) {
-        Result<StagedTensors::Scope> one =
-            state_->staged->Stage(group, state_->turn_deadline);
-        if (!one.ok()) return one.status();
-        scope.scopes_.push_back(std::move(*one));
-      }
-      return Status();
-    });
+    Status used = Live([&] { return StageAll(groups, &scope.scopes_); });
     if (!used.ok()) return used;
     return scope;
+  }
+
+  // Waits while it holds none: who holds the awaited place may wait for one of
+  // these. So the first one may wait, and after a refusal the refused one.
+  Status StageAll(const std::vector<uint32_t>& groups,
+                  std::vector<StagedTensors::Scope>* scopes) const {
+    using Clock = std::chrono::steady_clock;
+    const auto end = Clock::now() + state_->turn_deadline;
+    const auto stage = [&](uint32_t group, std::chrono::milliseconds turn) {
+      Result<StagedTensors::Scope> one = state_->staged->Stage(group, turn);
+      if (one.ok()) scopes->push_back(std::move(*one));
+      return one.ok() ? Status() : one.status();
+    };
+    std::chrono::milliseconds left = state_->turn_deadline;
+    for (size_t first = 0; first < groups.size();) {
+      Status staged = stage(groups[first], left);
+      if (!staged.ok()) return staged;
+      size_t refused = groups.size();
+      for (size_t i = 0; i < groups.size() && refused == groups.size(); ++i) {
+        if (i == first) continue;
+        staged = stage(groups[i], {});
+        if (!staged.ok()) refused = i;
+      }
+      if (staged.ok()) return staged;
+      if (staged.code() != Code::kFailedPrecondition || left.count() == 0) {
+        return staged;
+      }
+      left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
+      if (left.count() <= 0) {
+        return Status(Code::kDeadlineExceeded, staged.message());
+      }
+      scopes->clear();
+      first = refused;
+    }
+    return Status();
   }
 
   static Status MovedFrom() {

@@ -139,7 +139,7 @@ class LibTorch(unittest.TestCase):
         daemon = self.daemon(pool=96 * MIB, host=384 * MIB)
         said = self.command(self.bin / "parts", daemon.socket)
         print(said)
-        self.assertRegex(said, re.compile("^5 passed, 0 failed, 0 skipped$",
+        self.assertRegex(said, re.compile("^6 passed, 0 failed, 0 skipped$",
                                           re.MULTILINE))
 
     def test_attaches_that_fail(self) -> None:

@@ -7,11 +7,13 @@
 #include <hoist/torch.h>
 #include <torch/torch.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <optional>
 #include <string>
-#include <string_view>
+#include <thread>
 #include <vector>
 
 #include "check.h"
@@ -144,6 +146,36 @@ TEST(AnotherAttachedFindsTheParts) {
     first.Pass();
     second.Pass();
   }
+}
+
+TEST(ThreadsTakeTurnsOnBlocks) {
+  ht::AttachOptions options = Budget(kBlock + kBlock / 4);
+  options.turn_deadline = std::chrono::minutes(1);
+  World world(options);
+  world.Pass();
+  std::atomic<int> bad{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; ++t) {
+    threads.emplace_back([&] {
+      const torch::NoGradGuard no_grad;
+      for (int i = 0; i < 10; ++i) {
+        const auto y = world.attached->Run(*world.net, world.x);
+        if (!y.ok()) std::printf("%s\n", y.status().ToString().c_str());
+        if (!y.ok() || !SameBits(*y, world.expected)) ++bad;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT(bad == 0);
+  Ok(world.attached->Check());
+  // A thread that waits for itself is told after the deadline.
+  options.turn_deadline = std::chrono::milliseconds(5);
+  world.attached.reset();
+  world.attached.emplace(Take(ht::Attach(*world.net, world.session, options)));
+  const auto use = Take(world.attached->Use("0"));
+  const hoist::Status late = world.attached->Use("1").status();
+  EXPECT(late.code() == Code::kDeadlineExceeded);
+  EXPECT(Says(late.message(), "larger budget"));
 }
 
 TEST(TheLeastBudgetIsABlock) {
