@@ -80,7 +80,8 @@ struct AttachOptions {
 
   // The model's name in hoistd. Empty: that of a model with the same groups and
   // weights, which another worker published, also one of PyTorch's; else one
-  // derived from its content, or from `path`.
+  // derived from its content, or `path`. A file's model whose blocks have parts
+  // (see Groups) has "-parts" behind it.
   std::string name;
   Groups groups = Groups::kBlock;
   GroupRule rule;  // Instead of `groups`.

@@ -116,6 +116,36 @@ TEST(PassesAfterItAreRightByThemselves) {
   world.ExpectOwn();
 }
 
+TEST(TheNextHoistdHasPartsOfBlocks) {
+  constexpr int kBlocks = 2, kParts = 4, kWide = 1500;
+  hoist::Session session = Connect();
+  World world(99);
+  world.plain = Blocks(kBlocks, kParts, kWide);
+  world.net = Blocks(kBlocks, kParts, kWide);
+  std::map<std::string, Tensor> tensors;
+  for (const auto& item : world.plain->named_parameters()) {
+    tensors["blocks." + item.key()] = item.value();
+  }
+  WriteModel(world.options.path, tensors);
+  world.options.rename = [](const std::string& name) {
+    return "blocks." + name;
+  };
+  world.options.groups = ht::Groups::kBlock;
+  world.options.plan.budget_bytes = kParts * kWide * kWide * 4 * 5 / 4;
+  world.x = torch::rand({4, kWide});
+  world.AttachTo(session);
+  EXPECT(world.attached->model().group_count() == kBlocks * kParts);
+  Ok(world.Pass());
+  for (int i = 0; i < 2; ++i) {
+    KillAndStart();
+    world.PassAgain();
+    Ok(world.Pass());
+  }
+  EXPECT(world.attached->plan().info().streamed_bytes > 0);
+  Ok(world.attached->Detach());
+  world.ExpectOwn();
+}
+
 TEST(ThePassThatIsHitEndsWithOneError) {
   hoist::Session session = Connect();
   World world(3, std::chrono::milliseconds(300));

@@ -137,9 +137,9 @@ class LibTorch(unittest.TestCase):
 
     def test_a_budget_pays_for_a_part_of_each_large_block(self) -> None:
         daemon = self.daemon(pool=96 * MIB, host=384 * MIB)
-        said = self.command(self.bin / "parts", daemon.socket)
+        said = self.command(self.bin / "parts", daemon.socket, ARGS.work)
         print(said)
-        self.assertRegex(said, re.compile("^6 passed, 0 failed, 0 skipped$",
+        self.assertRegex(said, re.compile("^7 passed, 0 failed, 0 skipped$",
                                           re.MULTILINE))
 
     def test_attaches_that_fail(self) -> None:
@@ -184,7 +184,7 @@ class LibTorch(unittest.TestCase):
         self.assertGreaterEqual(int(passed.group(1)), at_least, said)
 
     def test_it_goes_on_after_hoistds_death(self) -> None:
-        self.passes_all("death", 14)
+        self.passes_all("death", 15)
 
     def test_a_plan_that_the_next_hoistd_does_not_take_over(self) -> None:
         keeper = ARGS.build / "daemon/keeper/hoist-keeper"

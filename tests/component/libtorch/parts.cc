@@ -1,7 +1,7 @@
 // Large blocks of hoist/torch.h's modules are several groups, so that a budget
 // pays for a part of each.
 //
-//   parts SOCKET [NAME]
+//   parts SOCKET FOLDER [NAME]
 //
 // The device's pool has 96 MiB, the host's 384.
 #include <hoist/torch.h>
@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <map>
 #include <optional>
 #include <string>
 #include <thread>
@@ -29,7 +30,7 @@ using hoist::Code;
 constexpr int kBlocks = 4, kLayers = 4, kWidth = 1500;
 constexpr uint64_t kBlock = kLayers * (kWidth + 1) * kWidth * sizeof(float);
 
-std::string socket_path;
+std::string socket_path, folder;
 
 hoist::Session Connect() {
   hoist::ConnectOptions options;
@@ -37,20 +38,7 @@ hoist::Session Connect() {
   return Take(hoist::Session::Connect(options));
 }
 
-struct BlockImpl : nn::Module {
-  explicit BlockImpl(uint64_t seed)
-      : layers(register_module("layers", Linears(seed, kLayers, kWidth))) {}
-  Tensor forward(const Tensor& x) { return layers->forward(x); }
-
-  nn::Sequential layers;
-};
-TORCH_MODULE(Block);
-
-nn::Sequential MakeNet() {
-  nn::Sequential net;
-  for (int i = 0; i < kBlocks; ++i) net->push_back(Block(i + 1));
-  return net;
-}
+nn::Sequential MakeNet() { return Blocks(kBlocks, kLayers, kWidth); }
 
 // A plain module's outputs, and an equal one that is attached.
 struct World {
@@ -116,6 +104,29 @@ TEST(WithoutABudgetWhatExceedsTheDeviceHasParts) {
   for (int i = 0; i < 3; ++i) world.Pass();
 }
 
+TEST(AFilesBlocksHaveParts) {
+  std::map<std::string, Tensor> tensors;
+  for (const auto& item : MakeNet()->named_parameters()) {
+    tensors["blocks." + item.key()] = item.value();
+  }
+  const std::string path = folder + "/parts.safetensors";
+  WriteModel(path, tensors);
+  ht::AttachOptions options = Budget(11 * kBlock / 4);
+  options.path = path;
+  options.rename = [](const std::string& name) { return "blocks." + name; };
+  for (int worker = 0; worker < 2; ++worker) {
+    World world(options);
+    EXPECT(world.attached->model().name() == path.substr(1) + "-parts");
+    EXPECT(world.Groups()[0] == "blocks.0/1" &&
+           world.Groups().size() > kBlocks);
+    for (int i = 0; i < 3; ++i) world.Pass();
+    EXPECT(world.Streamed() < kBlocks * kBlock);
+    options.plan.budget_bytes = 0;  // Of the whole device, which is less.
+  }
+  EXPECT(Connect().DescribeModel(path.substr(1)).status().code() ==
+         Code::kNotFound);
+}
+
 TEST(OrdersAndUsesNameBlocks) {
   ht::AttachOptions options = Budget(2 * kBlock);
   options.order = {"0", "1", "2", "3"};
@@ -125,7 +136,7 @@ TEST(OrdersAndUsesNameBlocks) {
   world.Pass();
   {
     const auto use = Take(world.attached->Use("2"));
-    const auto& block = world.plain->at<BlockImpl>(2);
+    const auto& block = world.plain->at<LargeBlockImpl>(2);
     EXPECT(SameBits(Take(world.attached->Value("2.layers.3.weight")),
                     block.layers->at<nn::LinearImpl>(3).weight));
   }
@@ -189,13 +200,14 @@ TEST(TheLeastBudgetIsABlock) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 2) return 2;
+  if (argc < 3) return 2;
   socket_path = argv[1];
+  folder = argv[2];
   const torch::NoGradGuard no_grad;
   torch::set_num_threads(1);
   int failed = 0, left_out = 0;
   for (const Test& test : Tests()) {
-    if (argc > 2 && test.name != std::string(argv[2])) continue;
+    if (argc > 3 && test.name != std::string(argv[3])) continue;
     if (!RunOne(test, &left_out)) ++failed;
   }
   std::printf("%zu passed, %d failed, %d skipped\n",

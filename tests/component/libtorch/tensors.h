@@ -8,6 +8,7 @@
 #include <fstream>
 #include <map>
 #include <string>
+#include <utility>
 
 namespace hoist_check {
 
@@ -30,6 +31,23 @@ inline torch::nn::Sequential Linears(uint64_t seed, int layers, int width) {
   torch::nn::Sequential net;
   for (int i = 0; i < layers; ++i) {
     net->push_back(torch::nn::Linear(width, width));
+  }
+  return net;
+}
+
+struct LargeBlockImpl : torch::nn::Module {
+  explicit LargeBlockImpl(torch::nn::Sequential of)
+      : layers(register_module("layers", std::move(of))) {}
+  Tensor forward(const Tensor& x) { return layers->forward(x); }
+
+  torch::nn::Sequential layers;
+};
+TORCH_MODULE(LargeBlock);
+
+inline torch::nn::Sequential Blocks(int blocks, int layers, int width) {
+  torch::nn::Sequential net;
+  for (int i = 0; i < blocks; ++i) {
+    net->push_back(LargeBlock(Linears(i + 1, layers, width)));
   }
   return net;
 }

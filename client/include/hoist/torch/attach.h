@@ -140,9 +140,37 @@ class Attacher {
     given.grouping =
         options_.groups == Groups::kLeaf ? Grouping::kModule : Grouping::kBlock;
     given.readers = options_.readers;
+    Result<Model> whole = Register(given);
+    if (!whole.ok() || !HasParts(options_, whole->image_bytes(), session_)) {
+      return whole;
+    }
+    const size_t blocks = whole->group_count();
+    given.groups = PartsOf(*whole);
+    if (given.groups.size() == blocks) return whole;
+    EndUse(session_, *whole, made_);
+    given.name += "-parts";
+    return Register(given);
+  }
+
+  Result<Model> Register(const RegisterOptions& given) {
     at_ = given;
     made_ = IsLacking(session_, given.name);
     return session_.RegisterModel(given);
+  }
+
+  // The model's groups, large ones divided.
+  static std::vector<GroupSpec> PartsOf(const Model& model) {
+    std::vector<GroupSpec> groups;
+    std::unordered_map<std::string, uint64_t> bytes;
+    for (uint32_t g = 0; g < model.group_count(); ++g) {
+      groups.push_back({std::string(model.group_name(g)), {}});
+      for (const TensorView& view : model.tensors(g)) {
+        groups.back().tensors.emplace_back(view.name());
+        bytes[groups.back().tensors.back()] = view.size_bytes();
+      }
+    }
+    return InParts(std::move(groups), &GroupSpec::tensors,
+                   [&](const std::string& tensor) { return bytes.at(tensor); });
   }
 
   // Where a former Attached left the weights; nullptr: they are here.

@@ -28,8 +28,7 @@ enum class Groups {
   // Each element of the outermost ModuleLists and Sequentials with several
   // weighted modules, and each largest subtree outside them. A block of 32 MiB
   // or more is several groups, "layers.0/1" and so on, if the module has a
-  // budget or exceeds the device: a part of each then stays there. Attach with
-  // `path` has whole blocks.
+  // budget or exceeds the device: a part of each then stays there.
   kBlock,
   kLeaf,  // Each module that owns weights.
 };

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -13,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "hoist/torch/module.h"
+#include "hoist/hoist.h"
 
 namespace hoist {
 inline namespace v0 {
@@ -24,25 +25,22 @@ namespace internal {
 constexpr uint64_t kLargeBlock = 32 << 20;
 constexpr uint64_t kMostParts = 16;
 
-inline uint64_t BytesOf(const std::vector<size_t>& ranges,
-                        const std::vector<Stored>& stored) {
-  uint64_t bytes = 0;
-  for (const size_t i : ranges) bytes += stored[i].to - stored[i].from;
-  return bytes;
-}
-
-// Neighbours, each with 1 / kMostParts of the bytes or more.
+// Positions of neighbours, in runs of 1 / kMostParts of the bytes or more.
 inline std::vector<std::vector<size_t>> RunsOf(
-    const std::vector<size_t>& ranges, const std::vector<Stored>& stored) {
-  const uint64_t least = BytesOf(ranges, stored) / kMostParts;
+    const std::vector<uint64_t>& bytes) {
+  const uint64_t least =
+      std::accumulate(bytes.begin(), bytes.end(), uint64_t{0}) / kMostParts;
   std::vector<std::vector<size_t>> runs;
-  for (const size_t i : ranges) {
-    if (runs.empty() || BytesOf(runs.back(), stored) >= least) {
+  uint64_t size = least;
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    if (size >= least) {
       runs.emplace_back();
+      size = 0;
     }
     runs.back().push_back(i);
+    size += bytes[i];
   }
-  if (runs.size() > 1 && BytesOf(runs.back(), stored) < least) {
+  if (runs.size() > 1 && size < least) {
     auto& before = runs[runs.size() - 2];
     before.insert(before.end(), runs.back().begin(), runs.back().end());
     runs.pop_back();
@@ -50,27 +48,33 @@ inline std::vector<std::vector<size_t>> RunsOf(
   return runs;
 }
 
-// Parts of "layers.0" are "layers.0/1", "layers.0/2", ...; a name that is taken
-// gets a "'".
-inline std::vector<StoredGroup> InParts(std::vector<StoredGroup> groups,
-                                        const std::vector<Stored>& stored) {
+// Divides large groups, each a `name` and `items`, whose bytes are given. Parts
+// of "layers.0" are "layers.0/1", "layers.0/2", ...; a name that is taken gets
+// a "'".
+template <typename Group, typename Item, typename Bytes>
+std::vector<Group> InParts(std::vector<Group> groups,
+                           std::vector<Item> Group::*items,
+                           const Bytes& bytes_of) {
   std::unordered_set<std::string> names;
-  for (const StoredGroup& group : groups) names.insert(group.name);
-  std::vector<StoredGroup> found;
-  for (StoredGroup& group : groups) {
-    if (BytesOf(group.stored, stored) < kLargeBlock) {
-      found.push_back(std::move(group));
-      continue;
-    }
-    auto runs = RunsOf(group.stored, stored);
-    if (runs.size() < 2) {
+  for (const Group& group : groups) names.insert(group.name);
+  std::vector<Group> found;
+  for (Group& group : groups) {
+    std::vector<uint64_t> bytes;
+    for (const Item& item : group.*items) bytes.push_back(bytes_of(item));
+    const auto runs = RunsOf(bytes);
+    if (runs.size() < 2 || std::accumulate(bytes.begin(), bytes.end(),
+                                           uint64_t{0}) < kLargeBlock) {
       found.push_back(std::move(group));
       continue;
     }
     for (size_t at = 0; at < runs.size(); ++at) {
-      std::string name = group.name + "/" + std::to_string(at + 1);
-      while (!names.insert(name).second) name += "'";
-      found.push_back({std::move(name), std::move(runs[at])});
+      Group part;
+      part.name = group.name + "/" + std::to_string(at + 1);
+      while (!names.insert(part.name).second) part.name += "'";
+      for (const size_t i : runs[at]) {
+        (part.*items).push_back((group.*items)[i]);
+      }
+      found.push_back(std::move(part));
     }
   }
   return found;

@@ -34,7 +34,9 @@ class Publisher {
     uint64_t bytes = 0;
     for (const Stored& one : stored_) bytes += one.to - one.from;
     if (HasParts(options_, bytes, session_)) {
-      groups_ = InParts(std::move(groups_), stored_);
+      groups_ =
+          InParts(std::move(groups_), &StoredGroup::stored,
+                  [this](size_t i) { return stored_[i].to - stored_[i].from; });
     }
     if (groups_.empty()) {
       return Status(Code::kInvalidArgument,
