@@ -110,21 +110,21 @@ TEST(AFilesBlocksHaveParts) {
     tensors["blocks." + item.key()] = item.value();
   }
   const std::string path = folder + "/parts.safetensors";
+  const std::string name = path.substr(path.find_first_not_of('/'));
   WriteModel(path, tensors);
   ht::AttachOptions options = Budget(11 * kBlock / 4);
   options.path = path;
-  options.rename = [](const std::string& name) { return "blocks." + name; };
+  options.rename = [](const std::string& weight) { return "blocks." + weight; };
   for (int worker = 0; worker < 2; ++worker) {
     World world(options);
-    EXPECT(world.attached->model().name() == path.substr(1) + "-parts");
+    EXPECT(world.attached->model().name() == name + "-parts");
     EXPECT(world.Groups()[0] == "blocks.0/1" &&
            world.Groups().size() > kBlocks);
     for (int i = 0; i < 3; ++i) world.Pass();
     EXPECT(world.Streamed() < kBlocks * kBlock);
     options.plan.budget_bytes = 0;  // Of the whole device, which is less.
   }
-  EXPECT(Connect().DescribeModel(path.substr(1)).status().code() ==
-         Code::kNotFound);
+  EXPECT(Connect().DescribeModel(name).status().code() == Code::kNotFound);
 }
 
 TEST(OrdersAndUsesNameBlocks) {
