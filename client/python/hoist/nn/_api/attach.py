@@ -63,7 +63,9 @@ def attach(module: M, budget: Budget = None, *, groups: Groups = "block",
     groups: the unit of staging: "block" (each element of the outermost
         lists and sequences, and each largest subtree beside them), ("block",
         n) for n of those, "leaf", {group: [module names]}, or a function of
-        (name, module) that gives a group's name or None.
+        (name, module) that gives a group's name or None. Within a budget, or
+        if the module exceeds the device's pool, a large block is several
+        groups, "layers.0/1" and so on.
     order: of the groups' use, by name; "learn": from the first pass.
     storage_dtype: store parameters as this smaller floating type, in hoistd and
         on the link, and cast them back on the device. hoistd keeps the

@@ -131,7 +131,8 @@ class Wanted:
         """
         return self.storage_dtype is None and (
             self.budget is not None or
-            nbytes > max(one.pool_bytes for one in self.session.devices))
+            nbytes > max((one.pool_bytes for one in self.session.devices),
+                         default=0))
 
     @property
     def terms(self) -> PlanTerms:
