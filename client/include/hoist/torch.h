@@ -308,6 +308,10 @@ class Attached {
       for (size_t i = 0; i < bindings.kept.size(); ++i) {
         bindings.MakeOrphans(i, "was in hoistd when its Attached was dropped");
       }
+      (void)internal::Catching([&] {  // Else they stay on the device.
+        bindings.MoveBack();
+        return Status();
+      });
     }
     void Watch() {
       staged->Watch(

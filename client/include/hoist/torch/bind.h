@@ -157,7 +157,7 @@ class Bindings {
                   Status* why) {
     lost->clear();
     std::vector<bool> alive(homes.size(), false);
-    std::vector<c10::Storage> storages = OpenHomes(&alive);
+    const std::vector<c10::Storage> storages = OpenHomes(&alive);
     std::vector<bool> gone(kept.size(), false);
     for (uint32_t group = 0; group < of_group.size(); ++group) {
       Status fetched = Fetch(staged, group, alive, storages);
@@ -172,13 +172,7 @@ class Bindings {
     if (staged != nullptr) {
       if (Status s = staged->Check(); !s.ok()) return s;
     }
-    std::vector<bool> written(homes.size(), false);
-    for (const Moved& one : moved) {
-      if (written[one.home]) continue;
-      written[one.home] = true;
-      Copy(one.tensor.storage(), 0, storages[one.home], 0,
-           homes[one.home].bytes);
-    }
+    const std::vector<c10::Storage> back = CopyMoved();
     for (size_t i = 0; i < kept.size(); ++i) {
       const Kept& one = kept[i];
       if (gone[i]) {
@@ -192,12 +186,13 @@ class Bindings {
             View(storages[one.home], bound.home, bound.tensor.is_inference()));
       }
     }
-    for (const Moved& one : moved) {
-      one.tensor.set_data(
-          View(storages[one.home], one.geometry, one.tensor.is_inference()));
-    }
+    ShowMoved(back);
     return Status();
   }
+
+  // Private weights lie where they did before Attach. Throws torch's
+  // exceptions, and changes nothing then.
+  void MoveBack() { ShowMoved(CopyMoved()); }
 
   // Makes existing views show the module's own bytes: those of returned
   // weights, if on the same device.
@@ -235,6 +230,26 @@ class Bindings {
     }
   }
 
+  // By home: a storage there, with the present bytes.
+  std::vector<c10::Storage> CopyMoved() const {
+    std::vector<c10::Storage> storages(homes.size());
+    for (const Moved& one : moved) {
+      const Home& home = homes[one.home];
+      if (storages[one.home]) continue;
+      bool alive = false;
+      storages[one.home] = Open(home, /*all=*/true, &alive);
+      Copy(one.tensor.storage(), 0, storages[one.home], 0, home.bytes);
+    }
+    return storages;
+  }
+
+  void ShowMoved(const std::vector<c10::Storage>& storages) const {
+    for (const Moved& one : moved) {
+      one.tensor.set_data(
+          View(storages[one.home], one.geometry, one.tensor.is_inference()));
+    }
+  }
+
   // Reads the group's bytes that are not in this process. DataLoss: lost.
   Status Fetch(StagedTensors* staged, uint32_t group,
                const std::vector<bool>& alive,
@@ -264,24 +279,29 @@ class Bindings {
         .storage();
   }
 
+  // The former storage if it is `alive`, else a new one.
+  static c10::Storage Open(const Home& home, bool all, bool* alive) {
+    if (home.was.has_value()) {
+      if (auto was = home.was->lock()) {
+        *alive = true;
+        return c10::Storage(std::move(was));
+      }
+    }
+    return Allocate(home.bytes, home.device, all);
+  }
+
+  // Of hoisted weights.
   std::vector<c10::Storage> OpenHomes(std::vector<bool>* alive) const {
     std::vector<uint64_t> covered(homes.size(), 0);
     for (const Kept& one : kept) covered[one.home] += one.bytes;
-    for (const Moved& one : moved) {
-      covered[one.home] = homes[one.home].bytes;
-    }
-    std::vector<c10::Storage> storages;
-    for (size_t i = 0; i < homes.size(); ++i) {
-      const Home& home = homes[i];
-      if (home.was.has_value()) {
-        if (auto was = home.was->lock()) {
-          (*alive)[i] = true;
-          storages.emplace_back(std::move(was));
-          continue;
-        }
-      }
-      storages.push_back(
-          Allocate(home.bytes, home.device, covered[i] >= home.bytes));
+    std::vector<c10::Storage> storages(homes.size());
+    for (const Kept& one : kept) {
+      if (storages[one.home]) continue;
+      const Home& home = homes[one.home];
+      bool is_alive = false;
+      storages[one.home] =
+          Open(home, covered[one.home] >= home.bytes, &is_alive);
+      (*alive)[one.home] = is_alive;
     }
     return storages;
   }
