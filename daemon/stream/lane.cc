@@ -58,7 +58,7 @@ Lane::Lane(LaneSpec spec, std::unique_ptr<LaneMemory> memory,
   for (const LaneSpec::Streamed& group : spec_.groups) {
     ring = std::max(ring, group.slot.offset + group.slot.bytes);
   }
-  joined_bytes_ = std::min(kJoinedBytes, ring / kJoinedPart);
+  joined_bytes_ = std::min(kJoinedBytes, ring * 2 / 5);
   resume_due_ = memory_->adopted();
 }
 

@@ -39,10 +39,9 @@ class Lane final : public LinkCustomer {
     bool cpu_workers = false;  // Emulated: only CPUs change words, and wake us.
   };
   static constexpr int kRequestsALook = 8;
-  // Small groups are joined into pieces up to this size and this part of the
-  // ring. So one piece is copied, one is next, and others are used.
+  // Small groups are joined into pieces up to this size and two fifths of the
+  // ring. So one piece is copied, one is next, and a fifth is used.
   static constexpr uint64_t kJoinedBytes = uint64_t{16} << 20;
-  static constexpr uint64_t kJoinedPart = 4;
   // Queueing a copy takes 2 us of CPU.
   static constexpr size_t kRunsAPiece = 64;
 
