@@ -221,40 +221,12 @@ step_embed() {
 }
 
 # hoist/torch.h in programs that are built there, against that torch.
-libtorch_build() {  # FOLDER [OPTION...]
-  local build=$1 tests=$PWD/tests/component/libtorch
-  shift
-  if command -v ninja >/dev/null; then set -- -G Ninja "$@"; fi
-  cmake -S client/examples/libtorch -B "$build" -DCMAKE_BUILD_TYPE=Release \
-    -DHOIST_ROOT="$kit" -DHOIST_TORCH_PYTHON=python3 \
-    -DHOIST_TORCH_CHECK="$tests/check.cc;$tests/in_place.cc;$tests/undone.cc;$tests/views.cc" "$@" &&
-    cmake --build "$build" -j "$(nproc)"
-}
-
-libtorch() {  # FOLDER
-  local folder
-  folder=$(mktemp -d)
-  "$1/check" --folder "$folder" | tee /dev/fd/2 | tail -1 >&3 || return
-  "$1/in_place" "$HOIST_SOCKET" "$folder" | tee /dev/fd/2 | tail -1 >&3 || return
-  "$1/undone" "$HOIST_SOCKET" "$folder" | tee /dev/fd/2 | tail -1 >&3 || return
-  "$1/views" "$HOIST_SOCKET" | tee /dev/fd/2 | tail -1 >&3 || return
-  "$1/transformer" --width 2048 --layers 16 --tokens 128 --passes 5 |
-    tee /dev/fd/2 | tail -1 >&3 || return
-  if [[ -d build/models/minilm ]]; then
-    "$1/minilm" build/models/minilm | tee /dev/fd/2 | tail -1 >&3 || return
-  fi
-  rm -rf "$folder"
-}
-
-# LibTorch's CMake files want CUDA's toolkit where they look for it; without
-# that its libraries are taken as they lie.
 step_libtorch() {
-  local build=build/libtorch
-  libtorch_build "$build" ||
-    { build+=-direct && libtorch_build "$build" -DHOIST_TORCH_DIRECT=ON; } ||
-    return
-  with_hoistd $'[device]\nbackend = "cuda"\n[host]\npool = "8GiB"' \
-    libtorch "$build"
+  mkdir -p build/libtorch
+  HOIST_TEST_BACKEND=cuda python3 tests/component/libtorch/libtorch_test.py \
+    --hoistd "$kit/bin/hoistd" --prefix "$kit" --work "$PWD/build/libtorch" \
+    --parallel "$(nproc)" -v || return
+  echo "$(grep -c '^test_.* ok$' "$logs/libtorch.log") tests of programs" >&3
 }
 
 # Real workers, several processes, a real hoistd; on the emulated device.

@@ -45,6 +45,16 @@ def halt(pid):
     until(still)
 
 
+def beside(hoistd, name):
+    """Another program: beside hoistd where that is installed, else as built."""
+    installed = pathlib.Path(hoistd).with_name(name)
+    if installed.exists():
+        return installed
+    build = installed.parents[1]
+    return build / {"hoistctl": "client/ctl/hoistctl",
+                    "hoist-keeper": "daemon/keeper/hoist-keeper"}[name]
+
+
 class Refused(subprocess.CalledProcessError):
     """Says what was said."""
 
@@ -115,11 +125,8 @@ sink = "stderr"
 
     def ctl(self, *arguments, socket=None):
         """What hoistctl prints; Refused if it refuses."""
-        # Beside hoistd where that is installed, else in the build's folder.
-        beside = self.binary.with_name("hoistctl")
-        built = self.binary.parents[1] / "client" / "ctl" / "hoistctl"
         done = subprocess.run(
-            [beside if beside.exists() else built, "--socket",
+            [beside(self.binary, "hoistctl"), "--socket",
              socket or self.grpc_socket, *arguments],
             capture_output=True, text=True)
         if done.returncode != 0:

@@ -1,14 +1,9 @@
 // hoist/torch.h's modules between two Attached, and before the first: those
 // that have no memory, and those that an Attached left without weights.
-//
-//   again SOCKET PID FOLDER HOISTD CONFIG [NAME]
-//
-// Arguments as death.cc's. Exit status: 0 if all passed.
 #include <hoist/torch.h>
 #include <torch/torch.h>
 
 #include <chrono>
-#include <cstdio>
 #include <map>
 #include <optional>
 #include <string>
@@ -183,6 +178,7 @@ TEST(WhatAnAttachedLeftIsAttachedAgain) {
   attached.reset();
   EXPECT(Says(Thrown([&] { LayerOf(net, 0).weight.clone(); }),
               "attach the module again"));
+  EXPECT(LayerOf(net, 0).scale.is_cpu());  // As before.
   ht::Attached again = Take(ht::Attach(*net, session, Options()));
   EqualPasses(net, again, 5);
   Ok(again.Detach());
@@ -437,18 +433,4 @@ TEST(WhatDetachLostIsAttachedAgain) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  if (argc < 6) return 2;
-  TakeHoistd(argv);
-  const torch::NoGradGuard no_grad;
-  torch::set_num_threads(1);
-  int failed = 0, left_out = 0, tried = 0;
-  for (const Test& test : Tests()) {
-    if (argc > 6 && test.name != std::string(argv[6])) continue;
-    ++tried;
-    if (!RunOne(test, &left_out)) ++failed;
-  }
-  StopHoistd();
-  std::printf("%d passed, %d failed\n", tried - failed, failed);
-  return failed == 0 ? 0 : 1;
-}
+int main(int argc, char** argv) { return RunTests(argc, argv); }

@@ -1,10 +1,4 @@
-// hoist's own test of hoist/torch.h, which needs no test framework: it runs
-// where LibTorch is, beside a hoistd on an emulated device or on a GPU.
-//
-//   check [--socket PATH] [--folder DIR] [--kill PID] [NAME...]
-//
-// Exit status: 0 if all passed, 1 if not, 2 without a daemon. DIR is for a
-// model that it writes. With --kill, it tries the death of hoistd (PID) alone.
+// hoist/torch.h's modules beside one hoistd.
 #include "check.h"
 
 #include <hoist/torch.h>
@@ -13,7 +7,6 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
-#include <cstdio>
 #include <functional>
 #include <map>
 #include <optional>
@@ -32,15 +25,6 @@ namespace ht = hoist::torch;
 using namespace hoist_check;  // NOLINT
 using hoist::Code;
 using torch::Tensor;
-
-std::string socket_path, folder;
-pid_t hoistd = 0;
-
-hoist::Session Connect() {
-  hoist::ConnectOptions options;
-  options.socket_path = socket_path;
-  return Take(hoist::Session::Connect(options));
-}
 
 struct BlockImpl : nn::Module {
   explicit BlockImpl(int64_t width)
@@ -528,7 +512,6 @@ TEST(EqualWeightsAreOneModelAndOthersAttachByName) {
 }
 
 TEST(WeightsAndBuffersComeFromAFile) {
-  if (folder.empty()) throw LeftOut("no --folder");
   Net plain = MakeNet(13), net = MakeNet(14);
   const Tensor ids = Ids(at::kCPU);
   plain->forward(ids);  // So that the statistics say something.
@@ -733,7 +716,8 @@ TEST(StrangersAndBadOptionsAreRefused) {
   Take(other.Run(*mixed, torch::rand({1, 4}).to(other.device())));
 }
 
-void HoistdsDeathIsAnError() {
+// The last one: hoistd stays dead.
+TEST(HoistdsDeathIsAnError) {
   hoist::Session session = Connect();
   Net net = MakeNet(20);
   ht::AttachOptions options = Budget(HalfOf(net));
@@ -757,40 +741,4 @@ void HoistdsDeathIsAnError() {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  std::set<std::string> named;
-  for (int i = 1; i < argc; ++i) {
-    const std::string arg = argv[i];
-    if (arg == "--socket" && i + 1 < argc) {
-      socket_path = argv[++i];
-    } else if (arg == "--folder" && i + 1 < argc) {
-      folder = argv[++i];
-    } else if (arg == "--kill" && i + 1 < argc) {
-      hoistd = std::atoi(argv[++i]);
-    } else {
-      named.insert(arg);
-    }
-  }
-  const torch::NoGradGuard no_grad;
-  torch::set_num_threads(1);
-  hoist::ConnectOptions options;
-  options.socket_path = socket_path;
-  if (auto session = hoist::Session::Connect(options); !session.ok()) {
-    std::fprintf(stderr, "check: %s\n", session.status().ToString().c_str());
-    return 2;
-  }
-  int ran = 0, failed = 0, left_out = 0;
-  if (hoistd > 0) {
-    return RunOne({"HoistdsDeathIsAnError", HoistdsDeathIsAnError}, &left_out)
-               ? 0
-               : 1;
-  }
-  for (const Test& test : Tests()) {
-    if (!named.empty() && named.count(test.name) == 0) continue;
-    ++ran;
-    if (!RunOne(test, &left_out)) ++failed;
-  }
-  std::printf("%d passed, %d failed, %d skipped\n", ran - failed - left_out,
-              failed, left_out);
-  return failed == 0 && ran > left_out ? 0 : 1;
-}
+int main(int argc, char** argv) { return RunTests(argc, argv); }

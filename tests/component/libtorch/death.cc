@@ -1,10 +1,5 @@
 // What becomes of hoist/torch.h's modules when hoistd dies, and is started
 // again.
-//
-//   death SOCKET PID FOLDER HOISTD CONFIG
-//
-// PID is the hoistd at SOCKET; others are started as HOISTD --config CONFIG.
-// FOLDER is for a model that it writes.
 #include <hoist/torch.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -12,7 +7,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <cstdio>
 #include <map>
 #include <optional>
 #include <string>
@@ -268,8 +262,7 @@ TEST(StagedTensorsAreFoundAgainInTheirFiles) {
       if (item.key() != "0.weight") continue;
       EXPECT(SameBits(kept.cpu(), item.value().t()));
     }
-    EXPECT(Says(Thrown([&] { kept.clone(); }), "is not staged") ||
-           staged.bound(0));
+    EXPECT(staged.bound(0) || ShowsNothing(kept, "0.weight"));
     (void)staged.Check();
     Ok(staged.EndPass());
   }
@@ -343,7 +336,7 @@ TEST(WeightsThatAreNowhereAreSaidToBe) {
   const Tensor x = torch::rand({4, kWidth});
   ht::Attached attached = Take(ht::Attach(*net, session, Options({})));
   const Tensor input = x.to(attached.device());
-  const Tensor expected = Take(attached.Run(*net, input));
+  const Tensor expected = Take(attached.Run(*net, input)).cpu();  // It is done.
   Ok(attached.EndPass());
   KillAndStart();
   auto y = attached.Run(*net, input);
@@ -448,17 +441,4 @@ TEST(ThreadsGoOnTogether) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  if (argc < 6) return 2;
-  TakeHoistd(argv);
-  const torch::NoGradGuard no_grad;
-  torch::set_num_threads(1);
-  int failed = 0, left_out = 0;
-  for (const Test& test : Tests()) {
-    if (argc > 6 && test.name != std::string(argv[6])) continue;
-    if (!RunOne(test, &left_out)) ++failed;
-  }
-  std::printf("%zu passed, %d failed\n", Tests().size() - failed, failed);
-  StopHoistd();
-  return failed == 0 ? 0 : 1;
-}
+int main(int argc, char** argv) { return RunTests(argc, argv); }

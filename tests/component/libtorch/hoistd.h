@@ -11,26 +11,12 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <thread>
 
 #include "check.h"
 
 namespace hoist_check {
-
-inline std::string socket_path, folder, binary, config;
-inline pid_t hoistd = 0;
-
-inline hoist::Result<hoist::Session> TryToConnect(int seconds = 0) {
-  hoist::ConnectOptions options;
-  options.socket_path = socket_path;
-  options.connect_deadline = std::chrono::seconds(seconds);
-  return hoist::Session::Connect(options);
-}
-inline hoist::Session Connect(int seconds = 0) {
-  return Take(TryToConnect(seconds));
-}
 
 inline void Kill() {
   EXPECT(kill(hoistd, SIGKILL) == 0);
@@ -71,20 +57,10 @@ inline void KillAndStart() {
   Start();
 }
 
-// Of a program's arguments: SOCKET PID FOLDER HOISTD CONFIG.
-inline void TakeHoistd(char** argv) {
-  socket_path = argv[1];
-  hoistd = std::atoi(argv[2]);
-  folder = argv[3];
-  binary = argv[4];
-  config = argv[5];
-}
-// The output of hoistctl of the same build.
+// The output of hoistctl.
 inline std::string Ctl(const std::string& words) {
-  const std::string daemon = binary.substr(0, binary.rfind('/'));
-  const std::string build = daemon.substr(0, daemon.rfind('/'));
   const std::string command =
-      build + "/client/ctl/hoistctl --socket " + socket_path + " " + words;
+      hoistctl + " --socket " + socket_path + " " + words;
   FILE* const out = popen(command.c_str(), "r");
   std::string said;
   char part[4096];
@@ -92,8 +68,6 @@ inline std::string Ctl(const std::string& words) {
   EXPECT(pclose(out) == 0);
   return said;
 }
-
-inline void StopHoistd() { kill(hoistd, SIGKILL); }
 
 }  // namespace hoist_check
 

@@ -1,14 +1,9 @@
-// hoist's own test of hoist/torch/in_place.h. Beside a hoistd, as check.cc.
-//
-//   in_place SOCKET FOLDER
-//
-// Exit status: 0 if all passed.
+// hoist/torch/in_place.h beside one hoistd.
 #include <hoist/torch/in_place.h>
 #include <hoist/torch/staged.h>
 #include <torch/torch.h>
 
 #include <cstdint>
-#include <cstdio>
 #include <optional>
 #include <string>
 #include <utility>
@@ -23,8 +18,6 @@ namespace ht = hoist::torch;
 using namespace hoist_check;  // NOLINT
 using hoist::Code;
 
-std::string socket_path, folder;
-
 constexpr int64_t kExperts = 8, kInner = 1024, kWidth = 512;
 constexpr uint64_t kExpert = kInner * kWidth * 4;  // A piece.
 const char* const kUp = "layers.0.experts.up";
@@ -37,16 +30,19 @@ std::map<std::string, Tensor> Weights() {
           {kTable, torch::rand({1500, kWidth})},
           {"norm.weight", torch::rand({kWidth})}};
 }
-std::string Path() { return folder + "/in_place.safetensors"; }
+// Written at the first call.
+const std::string& Path() {
+  static const std::string path = [] {
+    const std::string file = folder + "/in_place.safetensors";
+    WriteModel(file, Weights());
+    return file;
+  }();
+  return path;
+}
 
 struct World {
   explicit World(uint64_t budget)
       : weights(Weights()), session(Connect()), tensors(Open(budget)) {}
-  static hoist::Session Connect() {
-    hoist::ConnectOptions options;
-    options.socket_path = socket_path;
-    return Take(hoist::Session::Connect(options));
-  }
   std::optional<ht::InPlaceTensors> Open(uint64_t budget) {
     ht::InPlaceTensorsOptions options;
     options.hot_budget_bytes = budget;
@@ -182,19 +178,4 @@ TEST(WhatCannotBeIsRefusedByName) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  if (argc < 3) {
-    std::fprintf(stderr, "usage: %s SOCKET FOLDER\n", argv[0]);
-    return 2;
-  }
-  socket_path = argv[1];
-  folder = argv[2];
-  WriteModel(Path(), Weights());
-  int failed = 0, left_out = 0;
-  for (const Test& test : Tests()) {
-    if (!RunOne(test, &left_out)) ++failed;
-  }
-  const int passed = static_cast<int>(Tests().size()) - failed - left_out;
-  std::printf("%d passed, %d failed, %d skipped\n", passed, failed, left_out);
-  return failed == 0 ? 0 : 1;
-}
+int main(int argc, char** argv) { return RunTests(argc, argv); }

@@ -1,16 +1,12 @@
 // What becomes of hoist/torch.h's modules when hoistd dies under hoist-keeper,
-// and the next one goes on with the session but not with the plan.
-//
-//   kept SOCKET KEEPER
-//
-// KEEPER is the process id of the hoist-keeper whose hoistd listens at SOCKET.
+// and the next one goes on with the session but not with the plan. `hoistd` is
+// the keeper here.
 #include <hoist/torch.h>
 #include <torch/torch.h>
 
 #include <cinttypes>
 #include <csignal>
 #include <cstdint>
-#include <cstdio>
 #include <fstream>
 #include <optional>
 #include <string>
@@ -29,10 +25,9 @@ using namespace hoist_check;  // NOLINT
 using hoist::Code;
 
 constexpr int kLayers = 6, kWidth = 64;
-pid_t keeper = 0;
 
 pid_t HoistdOfKeeper() {
-  const std::string pid = std::to_string(keeper);
+  const std::string pid = std::to_string(hoistd);
   std::ifstream children("/proc/" + pid + "/task/" + pid + "/children");
   pid_t child = 0;
   children >> child;
@@ -88,6 +83,12 @@ struct World {
     EXPECT(SameBits(*y, expected));
     return attached->EndPass();
   }
+  // A GPU's results may be void between passes, too; that is told once.
+  void PassAgain() {
+    hoist::Status passed = Pass();
+    if (!passed.ok() && !attached->device().is_cpu()) passed = Pass();
+    Ok(passed);
+  }
 
   nn::Sequential plain, net;
   Tensor x, expected;
@@ -100,7 +101,7 @@ TEST(APlanThatEndedAloneBetweenPassesIsMadeAnew) {
   Ok(world.Pass());
   EXPECT(SpoilLanes() == 1);
   KillAndAwaitTheNext();
-  Ok(world.Pass());
+  world.PassAgain();
   Ok(world.Pass());
   Ok(session.Check());
   // And one whose lane is as it was goes on.
@@ -147,16 +148,4 @@ TEST(APlanThatEndedAloneInAPassIsOneErrorAtMost) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  if (argc < 3) return 2;
-  socket_path = argv[1];
-  keeper = std::atoi(argv[2]);
-  const torch::NoGradGuard no_grad;
-  torch::set_num_threads(1);
-  int failed = 0, left_out = 0;
-  for (const Test& test : Tests()) {
-    if (!RunOne(test, &left_out)) ++failed;
-  }
-  std::printf("%zu passed, %d failed\n", Tests().size() - failed, failed);
-  return failed == 0 ? 0 : 1;
-}
+int main(int argc, char** argv) { return RunTests(argc, argv); }

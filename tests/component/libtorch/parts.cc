@@ -1,8 +1,6 @@
 // Large blocks of hoist/torch.h's modules are several groups, so that a budget
 // pays for a part of each.
 //
-//   parts SOCKET FOLDER [NAME]
-//
 // The device's pool has 96 MiB, the host's 384.
 #include <hoist/torch.h>
 #include <torch/torch.h>
@@ -29,14 +27,6 @@ using hoist::Code;
 
 constexpr int kBlocks = 4, kLayers = 4, kWidth = 1500;
 constexpr uint64_t kBlock = kLayers * (kWidth + 1) * kWidth * sizeof(float);
-
-std::string socket_path, folder;
-
-hoist::Session Connect() {
-  hoist::ConnectOptions options;
-  options.socket_path = socket_path;
-  return Take(hoist::Session::Connect(options));
-}
 
 nn::Sequential MakeNet() { return Blocks(kBlocks, kLayers, kWidth); }
 
@@ -199,18 +189,4 @@ TEST(TheLeastBudgetIsABlock) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  if (argc < 3) return 2;
-  socket_path = argv[1];
-  folder = argv[2];
-  const torch::NoGradGuard no_grad;
-  torch::set_num_threads(1);
-  int failed = 0, left_out = 0;
-  for (const Test& test : Tests()) {
-    if (argc > 3 && test.name != std::string(argv[3])) continue;
-    if (!RunOne(test, &left_out)) ++failed;
-  }
-  std::printf("%zu passed, %d failed, %d skipped\n",
-              Tests().size() - failed - left_out, failed, left_out);
-  return failed == 0 ? 0 : 1;
-}
+int main(int argc, char** argv) { return RunTests(argc, argv); }

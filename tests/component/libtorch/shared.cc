@@ -1,8 +1,6 @@
 // A module whose weights Python's worker has in hoistd, too: prints the name of
 // the model that it shares, and passes.
 //
-//   shared SOCKET
-//
 // libtorch_test.py makes the same module, and runs this beside it.
 #include <hoist/torch.h>
 #include <torch/torch.h>

@@ -3,12 +3,15 @@
 #define HOIST_TESTS_COMPONENT_LIBTORCH_TENSORS_H_
 
 #include <torch/torch.h>
+#include <torch/version.h>
 
 #include <cstring>
 #include <fstream>
 #include <map>
 #include <string>
 #include <utility>
+
+#include "check.h"
 
 namespace hoist_check {
 
@@ -23,6 +26,17 @@ inline bool SameBits(const Tensor& a, const Tensor& b) {
   const Tensor y = b.detach().cpu().contiguous();
   return x.nbytes() == 0 ||
          std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
+}
+
+// Whether a view of `weight`, which is not staged, shows nothing.
+inline bool ShowsNothing(const Tensor& view,
+                         [[maybe_unused]] const std::string& weight) {
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 12
+  const std::string said = Thrown([&] { view.clone(); });
+  return Says(said, "\"" + weight + "\"") && Says(said, "not staged");
+#else  // It reads address 0.
+  return view.const_data_ptr() == nullptr;
+#endif
 }
 
 // Square layers, the same for the same seed.

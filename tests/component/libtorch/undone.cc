@@ -1,16 +1,10 @@
 // Attaches that fail at each of their steps, and files that the module has no
 // place for all of: the module is as it was, and hoistd has no new model.
-// Beside a hoistd, as check.cc.
-//
-//   undone SOCKET FOLDER HOISTD
-//
-// Exit status: 0 if all passed.
 #include <c10/core/CPUAllocator.h>
 #include <hoist/torch.h>
 #include <torch/torch.h>
 
 #include <chrono>
-#include <cstdio>
 #include <map>
 #include <string>
 #include <utility>
@@ -275,21 +269,4 @@ TEST(WeightsOfOtherModulesInAFileAreNot) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  if (argc != 4) {
-    std::fprintf(stderr, "undone SOCKET FOLDER HOISTD\n");
-    return 2;
-  }
-  socket_path = argv[1];
-  folder = argv[2];
-  binary = argv[3];
-  const torch::NoGradGuard no_grad;
-  torch::set_num_threads(1);
-  int failed = 0, left_out = 0;
-  for (const Test& test : Tests()) {
-    if (!RunOne(test, &left_out)) ++failed;
-  }
-  std::printf("%zu passed, %d failed, %d skipped\n",
-              Tests().size() - failed - left_out, failed, left_out);
-  return failed == 0 ? 0 : 1;
-}
+int main(int argc, char** argv) { return RunTests(argc, argv); }
