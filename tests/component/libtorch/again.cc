@@ -185,6 +185,17 @@ TEST(WhatAnAttachedLeftIsAttachedAgain) {
   EqualWeights(net, 5);
 }
 
+TEST(ABufferThatGotOtherMemoryKeepsIt) {
+  hoist::Session session = Connect();
+  nn::Sequential net = MakeNet(16);
+  std::optional<ht::Attached> attached(
+      Take(ht::Attach(*net, session, Options())));
+  const Tensor other = torch::rand({3});
+  LayerOf(net, 0).scale.set_data(other);
+  attached.reset();
+  EXPECT(SameBits(LayerOf(net, 0).scale, other));
+}
+
 // An empty tensor lies where the next one does.
 TEST(EmptyWeightsComeFromFilesToo) {
   hoist::Session session = Connect();

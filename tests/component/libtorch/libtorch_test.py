@@ -92,18 +92,19 @@ class LibTorch(unittest.TestCase):
             for component in ("client", "dev"):
                 cls.command("cmake", "--install", ARGS.build, "--component",
                             component, "--prefix", installed)
-        for direct in ("OFF", "ON"):
-            try:
-                cls.make(installed, prefix, direct)
-                return
-            except AssertionError:
-                # LibTorch's CMake files want CUDA's whole toolkit.
-                if BACKEND != "cuda" or direct == "ON":
-                    raise
+        cls.bin = ARGS.work / "build"
+        try:
+            cls.configure(installed, prefix, direct="OFF")
+        except AssertionError:
+            if BACKEND != "cuda":
+                raise
+            # LibTorch's CMake files want CUDA's whole toolkit.
+            cls.configure(installed, prefix, direct="ON")
+        # Each takes some GB of memory.
+        cls.command("cmake", "--build", cls.bin, "--parallel", ARGS.parallel)
 
     @classmethod
-    def make(cls, installed: pathlib.Path, torch: str, direct: str) -> None:
-        cls.bin = ARGS.work / f"build-{direct}"
+    def configure(cls, installed: pathlib.Path, torch: str, direct: str) -> None:
         cls.command("cmake", "-S", ROOT / "client/examples/libtorch", "-B",
                     cls.bin, *(["-G", "Ninja"] if shutil.which("ninja") else []),
                     f"-DCMAKE_CXX_COMPILER={ARGS.cxx}",
@@ -113,8 +114,6 @@ class LibTorch(unittest.TestCase):
                     f"-DHOIST_TORCH_PREFIX={torch}",
                     f"-DHOIST_TORCH_DIRECT={direct}", "-DHOIST_TORCH_CHECK=" +
                     ";".join(map(str, sorted(HERE.glob("*.cc")))))
-        # Each takes some GB of memory.
-        cls.command("cmake", "--build", cls.bin, "--parallel", ARGS.parallel)
 
     @staticmethod
     def command(*words: object) -> str:

@@ -230,12 +230,15 @@ class Bindings {
     }
   }
 
-  // By home: a storage there, with the present bytes.
+  // By home: a storage there, with the present bytes. None for a weight that
+  // somebody gave other memory.
   std::vector<c10::Storage> CopyMoved() const {
     std::vector<c10::Storage> storages(homes.size());
     for (const Moved& one : moved) {
       const Home& home = homes[one.home];
-      if (storages[one.home]) continue;
+      if (storages[one.home] || one.tensor.storage().nbytes() != home.bytes) {
+        continue;
+      }
       bool alive = false;
       storages[one.home] = Open(home, /*all=*/true, &alive);
       Copy(one.tensor.storage(), 0, storages[one.home], 0, home.bytes);
@@ -245,6 +248,7 @@ class Bindings {
 
   void ShowMoved(const std::vector<c10::Storage>& storages) const {
     for (const Moved& one : moved) {
+      if (!storages[one.home]) continue;
       one.tensor.set_data(
           View(storages[one.home], one.geometry, one.tensor.is_inference()));
     }
