@@ -22,12 +22,13 @@ namespace ht = hoist::torch;
 using namespace hoist_check;  // NOLINT
 using hoist::Code;
 
-// Of AOTInductor: two layers "a" and "b" of kWidth, and the ReLU between them.
-// libtorch_test.py makes it.
 c10::Device Device() {
   const hoist::Session session = Connect();
   return session.devices()[0].kind == HOIST_DEVICE_CUDA ? at::kCUDA : at::kCPU;
 }
+
+// Of AOTInductor, for that device: two layers "a" and "b" of kWidth, and the
+// ReLU between them. libtorch_test.py makes it.
 std::string Package() { return folder + "/pair.pt2"; }
 
 constexpr int64_t kWidth = 64, kLayers = 4;
