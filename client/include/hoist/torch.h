@@ -121,9 +121,9 @@ inline bool HasParts(const AttachOptions& options, uint64_t bytes,
 // InvalidArgument, and has no model, plan or device. Its destruction without
 // Detach leaves the module without weights until the next Attach: to their old
 // place, or with `path` or `model`. Tensors that are not hoisted go back where
-// they were; if there is no memory, they stay on the device. The module must outlive it; it shares the
-// session and keeps it alive. Its end, or Detach, ends the session's use of the
-// model, which hoistd may then evict.
+// they were; if there is no memory, they stay on the device. The module must
+// outlive it; it shares the session and keeps it alive. Its end, or Detach,
+// ends the session's use of the model, which hoistd may then evict.
 //
 // Threads:  Use, Forward, Run and their scopes are thread-safe; during other
 //           calls nothing may be in use. Threads that share a streaming plan
