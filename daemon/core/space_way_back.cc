@@ -66,10 +66,11 @@ absl::Status Space::KeepWayBack(uint64_t offset, uint64_t bytes,
     host_.Free(offset);
     victims = HostHole(bytes + back, SpaceClaim(), now);
   }
-  if (victims && EvictAll(*victims, Leaving::ForRoom({}, now)) && stays) {
-    return absl::OkStatus();
-  }
+  const bool evicted = victims && EvictAll(*victims, Leaving::ForRoom({}, now));
+  if (evicted && stays) return absl::OkStatus();
   if (stays) host_.Free(offset);
+  // Spills push nothing out, and their end is worth another try.
+  if (victims && !evicted) return absl::UnavailableError("waiting for spills");
   disk_.PutOff(now);
   return victims ? absl::UnavailableError("waiting for room") : NoWayBack();
 }

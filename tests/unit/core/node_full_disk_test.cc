@@ -177,6 +177,18 @@ TEST(NodeFullDisk, IsNoMatterWhereNothingIsToBeWritten) {
   EXPECT_EQ(disk.FullFor(), absl::ZeroDuration());
 }
 
+TEST(NodeFullDisk, WhoWaitsForSpillsGoesOnOnceTheyEnd) {
+  for (const bool saves_at_once : {false, true}) {
+    FillingDisk disk(Options(8, saves_at_once), /*room=*/9);
+    for (int i = 0; i < 9; ++i) {
+      const RequestId request =
+          disk.rig.Publish(disk.session, "p", absl::StrCat("g", i), 2);
+      disk.Settle();
+      EXPECT_FALSE(disk.rig.waiting(request)) << i << " " << saves_at_once;
+    }
+  }
+}
+
 TEST(NodeFullDisk, APoolOfOneImageIsStillPublishedTo) {
   FillingDisk disk(Options(2, /*saves_at_once=*/false), /*room=*/9);
   for (const char* group : {"a", "b", "c"}) {
