@@ -206,6 +206,7 @@ bool Delivery::Give(Need& need, Copy& copy, absl::Time now, Effects& effects) {
 
 bool Delivery::MayTry(Need& need, const Copy& copy, absl::Time now) {
   if (copy.state != Residency::kAbsent || !need.gated) return true;
+  need.blocked.alike = false;  // Others are not gated.
   const auto may_open = [&](const Waiter& waiter) {
     const absl::Status may = tenure_.MayOpen(waiter, need.copy, copy, now);
     if (!may.ok()) need.blocked.why = may;  // Else the reason stays.

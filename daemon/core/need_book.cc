@@ -11,6 +11,9 @@ NeedBook::Filed NeedBook::FiledAs(const Need& need, State state) {
   filed.state = state;
   filed.urgent = need.urgent;
   filed.prefetch = need.waiters.empty() && !need.urgent;
+  if (state == State::kBlocked && need.urgent && need.blocked.alike) {
+    filed.alike = need.blocked.bytes;
+  }
   // Without waiters it is due at once.
   filed.due = absl::InfinitePast();
   if (filed.prefetch) filed.due = need.give_up;
@@ -28,7 +31,9 @@ void NeedBook::File(Age age, const Need& need, const Filed& filed) {
   if (filed.no_wait) no_wait_.insert(age);
   if (filed.state == State::kReady) ready_[filed.urgent].insert(age);
   if (filed.state != State::kBlocked) return;
-  (filed.prefetch ? blocked_prefetches_[need.copy.place.at] : blocked_)
+  (filed.alike      ? blocked_alike_[*filed.alike]
+   : filed.prefetch ? blocked_prefetches_[need.copy.place.at]
+                    : blocked_)
       .insert(age);
 }
 
@@ -37,6 +42,11 @@ void NeedBook::Unfile(Age age, const Need& need, const Filed& filed) {
   no_wait_.erase(age);
   ready_[filed.urgent].erase(age);
   blocked_.erase(age);
+  if (filed.alike.has_value()) {
+    const auto alike = blocked_alike_.find(*filed.alike);
+    alike->second.erase(age);
+    if (alike->second.empty()) blocked_alike_.erase(alike);
+  }
   const auto crowd = blocked_prefetches_.find(need.copy.place.at);
   if (crowd == blocked_prefetches_.end()) return;
   crowd->second.erase(age);
@@ -68,6 +78,7 @@ void NeedBook::Erase(Age age) {
   Unfile(age, need, filed);
   ages_.erase(need.copy);
   needs_.erase(found);
+  WakeNext(age);
 }
 
 void NeedBook::SetState(const Need& need, State state) {
@@ -100,6 +111,28 @@ void NeedBook::WakeBlocked() {
     woken.insert(woken.end(), crowd.begin(), last);
   }
   for (const Age age : woken) SetState(At(age), State::kReady);
+  std::vector<uint64_t> alike;
+  for (const auto& [bytes, crowd] : blocked_alike_) alike.push_back(bytes);
+  for (const uint64_t bytes : alike) WakeOldest(bytes);
+}
+
+void NeedBook::WakeOldest(uint64_t alike) {
+  const auto crowd = blocked_alike_.find(alike);
+  if (crowd == blocked_alike_.end()) return;
+  const Age age = *crowd->second.begin();
+  oldest_[age] = alike;
+  SetState(At(age), State::kReady);
+}
+
+void NeedBook::Tried(Age age, bool met) { met ? Erase(age) : WakeNext(age); }
+
+void NeedBook::WakeNext(Age age) {
+  const auto woken = oldest_.extract(age);
+  if (woken.empty()) return;
+  const auto found = needs_.find(age);
+  if (found == needs_.end() || found->second.filed.alike != woken.mapped()) {
+    WakeOldest(woken.mapped());
+  }
 }
 
 const Need* NeedBook::CrowdedBy(const Need& need) const {
@@ -171,6 +204,7 @@ void NeedBook::Check() const {
     HOIST_CHECK(IsReady(age) == (filed.state == State::kReady));
   }
   size_t crowds = 0;
+  for (const auto& [bytes, crowd] : blocked_alike_) crowds += crowd.size();
   for (const auto& [at, crowd] : blocked_prefetches_) crowds += crowd.size();
   HOIST_CHECK(ages_.size() == needs_.size() && due_.size() == needs_.size());
   HOIST_CHECK(ready_[0].size() + ready_[1].size() == ready);

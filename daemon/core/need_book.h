@@ -30,6 +30,9 @@ struct Blocked {
   absl::Status why;
   std::optional<TierAt> at;  // Where space is short, and
   uint64_t bytes = 0;        // how much is needed.
+  // An image on the host: while an urgent need finds no hole, no other one of
+  // as many bytes does.
+  bool alike = false;
 };
 
 // A request to bring up a copy, and its purpose.
@@ -76,8 +79,9 @@ struct Need {
 };
 
 // Threads: one at a time. References stay valid until their need is erased.
-// Bounds:  per place, only the oldest kPrefetchesTried prefetches that wait for
-//          space are tried when some comes free.
+// Bounds:  when space comes free, only the oldest of needs that are blocked
+//          alike is tried, and per place the oldest kPrefetchesTried
+//          prefetches.
 class NeedBook {
  public:
   static constexpr size_t kPrefetchesTried = 32;
@@ -100,6 +104,8 @@ class NeedBook {
   void Wake(GroupKey key);
   // The same for all that wait for space, within Bounds.
   void WakeBlocked();
+  // Must follow the try of a need; erases it if it was met.
+  void Tried(Age age, bool met);
   // Rest: not tried until woken. Block: until woken or space comes free.
   void Rest(const Need& need) { SetState(need, State::kResting); }
   void Block(const Need& need) { SetState(need, State::kBlocked); }
@@ -133,7 +139,8 @@ class NeedBook {
     State state = State::kReady;
     bool urgent = false;
     bool prefetch = false;
-    bool no_wait = false;  // And blocked.
+    bool no_wait = false;           // And blocked.
+    std::optional<uint64_t> alike;  // Blocked with others: for these bytes.
     absl::Time due;
 
     bool operator==(const Filed&) const = default;
@@ -147,12 +154,18 @@ class NeedBook {
   void SetState(const Need& need, State state);
   void File(Age age, const Need& need, const Filed& filed);
   void Unfile(Age age, const Need& need, const Filed& filed);
+  // The oldest of those that are blocked for these bytes.
+  void WakeOldest(uint64_t alike);
+  // If the need was woken as such, and is blocked no more: the next.
+  void WakeNext(Age age);
 
   std::map<Age, Entry> needs_;
   std::map<CopyRef, Age> ages_;
   std::array<std::set<Age>, 2> ready_;                  // Not urgent, urgent.
   std::set<Age> blocked_;                               // Except prefetches,
-  std::map<TierAt, std::set<Age>> blocked_prefetches_;  // which are here.
+  std::map<TierAt, std::set<Age>> blocked_prefetches_;  // which are here, and
+  std::map<uint64_t, std::set<Age>> blocked_alike_;     // these, by bytes.
+  std::map<Age, uint64_t> oldest_;  // Woken as the oldest for these bytes.
   std::set<std::pair<absl::Time, Age>> due_;
   std::set<Age> no_wait_;
 };

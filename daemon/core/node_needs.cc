@@ -30,8 +30,8 @@ void Node::Pump(absl::Time now, Effects& effects) {
 void Node::PumpNeeds(bool urgent, absl::Time now, Effects& effects) {
   for (const uint64_t age : supply_.needs().Ready(urgent)) {
     if (!supply_.needs().IsReady(age)) continue;  // Another's step ended it.
-    if (Advance(supply_.needs().At(age), now, effects))
-      supply_.needs().Erase(age);
+    const bool met = Advance(supply_.needs().At(age), now, effects);
+    supply_.needs().Tried(age, met);
   }
 }
 

@@ -91,7 +91,8 @@ bool Supply::Reserve(const CopyRef& ref, Copy& copy, Need& need, absl::Time now,
   absl::Status reserved = space_.Reserve(ref, copy, ClaimOf(need), now);
   FollowSpace(effects);
   if (reserved.ok()) return true;
-  need.blocked = {std::move(reserved), ref.place.at, copies_.SpaceOf(ref.key)};
+  need.blocked = {std::move(reserved), ref.place.at, copies_.SpaceOf(ref.key),
+                  ref.place == kHost && !need.spare};
   need.tried_at = epoch;
   return false;
 }
@@ -137,10 +138,9 @@ void Supply::AdvanceDeviceFill(Need& need, Copy& copy, absl::Time now,
   const CopyRef host_ref = {need.copy.key, kHost};
   Copy& host = copies_.At(host_ref);
   if (!host.usable() && FillInPlace(need, copy, now, effects)) return;
-  if (host.state == Residency::kAbsent) {
-    if (!BringToHost(host_ref, host, need, now, effects)) {
-      return needs_.Block(need);
-    }
+  if (host.state == Residency::kAbsent &&
+      !BringToHost(host_ref, host, need, now, effects)) {
+    return needs_.Block(need);
   }
   if (!host.usable()) return Hurry(need, host, effects);
   if (AwaitsSlab(need)) return;  // Its completion wakes the need.

@@ -161,7 +161,7 @@ void Supply::DeviceFilled(const Transfer& transfer, const Place& from,
       space_.Weigh(ref, copy);
       copy.last_use = now;
       space_.KeepCopy(ref, copy, /*there=*/true);
-      needs_.Wake(ref);
+      needs_.Wake(transfer.key);  // Others may be copied from it.
       Note(effects, copies_, EventKind::kCopyPresent, ref);
       return;
     }

@@ -67,6 +67,36 @@ TEST_F(NeedBookTest, SpaceThatCameFreeWakesWhoWaitsForSpaceAlone) {
   EXPECT_THAT(book_.Ready(true), ElementsAre(2));
 }
 
+TEST_F(NeedBookTest, OfThoseBlockedAlikeTheOldestIsTriedThenTheNext) {
+  const auto block = [&](NeedBook::Age age, uint64_t bytes) {
+    Need& need = book_.At(age);
+    need.blocked = {absl::OkStatus(), OnHost(), bytes, /*alike=*/true};
+    book_.Block(need);
+    book_.Tried(age, /*met=*/false);
+  };
+  for (uint32_t g = 0; g < 4; ++g) AddStage(OnHostOf(g), absl::Seconds(1));
+  for (const NeedBook::Age age : {1, 2, 3}) block(age, 7);
+  block(4, 8);
+  book_.WakeBlocked();
+  EXPECT_THAT(book_.Ready(true), ElementsAre(1, 4));
+  // Those that are refused again leave the others where they are.
+  block(1, 7);
+  block(4, 8);
+  EXPECT_FALSE(book_.AnyReady());
+  book_.WakeBlocked();
+  book_.Rest(book_.At(1));  // It has its space.
+  book_.Tried(1, /*met=*/false);
+  EXPECT_THAT(book_.Ready(true), ElementsAre(2, 4));
+  book_.Tried(2, /*met=*/true);
+  EXPECT_THAT(book_.Ready(true), ElementsAre(3, 4));
+  block(3, 7);
+  book_.Wake(OnHostOf(2));  // For another reason than space.
+  book_.Rest(book_.At(3));
+  book_.Tried(3, /*met=*/false);
+  block(4, 8);
+  EXPECT_FALSE(book_.AnyReady());
+}
+
 TEST_F(NeedBookTest, OfACrowdOfPrefetchesTheOldestAreTried) {
   const auto crowd = static_cast<uint32_t>(NeedBook::kPrefetchesTried);
   for (uint32_t g = 0; g < crowd; ++g) {
