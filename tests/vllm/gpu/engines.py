@@ -198,14 +198,25 @@ def gpu_mib(pid: int | None = None) -> int | None:
 
 @contextlib.contextmanager
 def hoistd(place: Place, keeper: bool = False, gib: int = 14,
-           host_gib: int | None = None) -> Iterator[RealDaemon]:
-    """gib: of the device, on a GPU. host_gib: of the host; a little less."""
+           host_gib: int | None = None,
+           in_place_gib: int | None = None) -> Iterator[RealDaemon]:
+    """gib: of the device, on a GPU. host_gib: of the host's pool; a little
+    less. in_place_gib: of the host, beside it; a disk then has the copy that
+    the pool has no room for."""
     small = place.small
+    spilled = place.caches / "spilled"
+    options: dict[str, Any] = {}
+    if in_place_gib is not None and not small:
+        spilled.mkdir(parents=True, exist_ok=True)
+        options = {"in_place": in_place_gib * GIB, "extra": f"""[disk]
+spill_dir = "{spilled}"
+save = "under_pressure"
+"""}
     daemon = RealDaemon(
         place.bin / "hoistd", pool=256 * MIB if small else gib * GIB,
         slab=(2 if small else 256) * MIB,
         host=256 * MIB if small else (host_gib or gib - 2) * GIB,
-        backend="emulated" if small else "cuda",
+        backend="emulated" if small else "cuda", **options,
         keeper=str(place.bin / "hoist-keeper") if keeper else None)
     try:
         daemon.until_served()
@@ -213,3 +224,4 @@ def hoistd(place: Place, keeper: bool = False, gib: int = 14,
     finally:
         (place.logs / "hoistd.log").write_text(daemon.log_text())
         daemon.stop()
+        shutil.rmtree(spilled, ignore_errors=True)

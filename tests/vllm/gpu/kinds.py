@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from typing import TYPE_CHECKING, Any, Sequence
 
@@ -65,19 +64,19 @@ def quantised(run: Run) -> None:
 def large(run: Run) -> None:
     """gpt-oss of $HOIST_ENGINE_LAYERS of the 120B one's 36 layers, within 24 GB
     of the device: in CUDA graphs, beside vLLM's own offloading of all else
-    (where there is a second GPU), and eagerly. Each layer takes 5.5 GB of the
-    host: its file, and twice its experts."""
-    layers = int(os.environ.get("HOIST_ENGINE_LAYERS", "18"))
-    place = dataclasses.replace(run.place, model=run.place.model.with_name(
-        f"{run.place.model.name}-{layers}"))
-    place.make("gpt_oss_large", layers=layers)
+    (where there is a second GPU), and eagerly. Its files have nine layers, which
+    repeat. Each layer takes 1.8 GiB of the host for its experts in place, and
+    as much of the disk, but for what is in hoistd's pool."""
+    layers = int(os.environ.get("HOIST_ENGINE_LAYERS", "36"))
+    run.place.make("gpt_oss_large", layers=9)
     budget = 16  # GiB of weights.
-    with hoistd(run.place, gib=budget + 1,
-                host_gib=int(1.8 * layers) + 4) as daemon:
-        options = {"model": str(place.of("gpt_oss_large")),
-                   "moe_backend": "marlin", "most_bytes": 24 * 10**9}
+    with hoistd(run.place, gib=budget + 1, host_gib=20,
+                in_place_gib=int(1.8 * layers) + 2) as daemon:
+        options = {"model": str(run.place.of("gpt_oss_large")),
+                   "layers": layers, "moe_backend": "marlin",
+                   "most_bytes": 24 * 10**9}
         offloaded = max(0.0, round(
-            place.bytes_of("gpt_oss_large") / GIB - budget, 2))
+            run.place.bytes_of("gpt_oss_large") / 9 * layers / GIB - budget, 2))
         _in_place(run, daemon, f"{layers} layers of gpt-oss-120b",
                   (f"{budget}GiB",), patience_s=540,
                   offload_gb=offloaded, **options)

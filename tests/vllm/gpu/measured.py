@@ -6,11 +6,14 @@ engine.py's: eight, of 5 to 500 tokens, which start in one batch.
 
 from __future__ import annotations
 
+import itertools
+import json
 import pathlib
+import re
 import statistics
 import sys
 import time
-from typing import Any
+from typing import Any, Iterator
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parents[1] / "support")]
@@ -22,6 +25,13 @@ engine.PROMPTS = prompts([5, 17, 32, 64, 100, 200, 333, 500])
 
 
 class Measured(engine.Engine):
+    def __init__(self, options: dict[str, Any]) -> None:
+        """layers: of the model, which may be more than its files have."""
+        layers = options.pop("layers", None)
+        if layers is not None:
+            options["hf_overrides"] = repeat_layers(options["model"], layers)
+        super().__init__(options)
+
     def adapted(self, adapter: str, tokens: int) -> list[list[int]]:
         """As `generate`, with a LoRA adapter."""
         from vllm.lora.request import LoRARequest
@@ -83,6 +93,35 @@ class Measured(engine.Engine):
         if level == 2 and reload:
             self.ask("reload_weights")
         return time.perf_counter() - begin
+
+
+def repeat_layers(folder: str, layers: int) -> dict[str, Any]:
+    """From now on vLLM reads `layers` layers of the folder's files: after the
+    last one the first comes again, its tensors rolled by a row more each time,
+    so that no two layers are equal. Returns what config.json has to say then.
+    """
+    from vllm.model_executor.model_loader.default_loader import (
+        DefaultModelLoader)
+    config = json.loads((pathlib.Path(folder) / "config.json").read_text())
+    count = config["num_hidden_layers"]
+    read = DefaultModelLoader._get_weights_iterator
+
+    def repeated(self: Any, source: Any) -> Iterator[tuple[str, Any]]:
+        for name, tensor in read(self, source):
+            found = re.fullmatch(r"(model\.layers\.)(\d+)(\..*)", name)
+            if found is None:
+                yield name, tensor
+                continue
+            prefix, first, rest = found.groups()
+            for number in range(int(first), layers, count):
+                turn = number // count
+                yield (f"{prefix}{number}{rest}",
+                       tensor.roll(turn, 0) if turn else tensor)
+
+    DefaultModelLoader._get_weights_iterator = repeated
+    kinds = itertools.cycle(config["layer_types"])
+    return {"num_hidden_layers": layers,
+            "layer_types": list(itertools.islice(kinds, layers))}
 
 
 def spread(taken: list[float]) -> float:
