@@ -69,7 +69,8 @@ absl::Status Space::KeepWayBack(uint64_t offset, uint64_t bytes,
   const bool evicted = victims && EvictAll(*victims, Leaving::ForRoom({}, now));
   if (evicted && stays) return absl::OkStatus();
   if (stays) host_.Free(offset);
-  // Spills push nothing out, and their end is worth another try.
+  // No copy was dropped that may be read again at once: the spills' end is when
+  // to try again.
   if (victims && !evicted) return absl::UnavailableError("waiting for spills");
   disk_.PutOff(now);
   return victims ? absl::UnavailableError("waiting for room") : NoWayBack();

@@ -65,8 +65,8 @@ def large(run: Run) -> None:
     """gpt-oss of $HOIST_ENGINE_LAYERS of the 120B one's 36 layers, within 24 GB
     of the device: in CUDA graphs, beside vLLM's own offloading of all else
     (where there is a second GPU), and eagerly. Its files have nine layers, which
-    repeat. Each layer takes 1.8 GiB of the host for its experts in place, and
-    as much of the disk, but for what is in hoistd's pool."""
+    repeat. Each layer takes 1.8 GiB of the host: in the engine while it
+    publishes, then in place. The disk has as much, but for hoistd's pool."""
     layers = int(os.environ.get("HOIST_ENGINE_LAYERS", "36"))
     run.place.make("gpt_oss_large", layers=9)
     budget = 16  # GiB of weights.

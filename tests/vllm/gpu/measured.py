@@ -98,7 +98,7 @@ class Measured(engine.Engine):
 def repeat_layers(folder: str, layers: int) -> dict[str, Any]:
     """From now on vLLM reads `layers` layers of the folder's files: after the
     last one the first comes again, its tensors rolled by a row more each time,
-    so that no two layers are equal. Returns what config.json has to say then.
+    so that no two layers have equal experts. Returns what config.json has to say then.
     """
     from vllm.model_executor.model_loader.default_loader import (
         DefaultModelLoader)
